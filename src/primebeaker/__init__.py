@@ -1,0 +1,29 @@
+"""PrimeBeaker: check, preview, rehearse and launch Prime-RL training on Beaker or on one machine.
+
+The names below are the public Python surface; each is imported when it is first used, so that ``import primebeaker``
+costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+# Public name -> the module that defines it.
+_EXPORTS: dict[str, str] = {}
+
+__all__ = ["__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("primebeaker")
+    if name in _EXPORTS:
+        return getattr(import_module(_EXPORTS[name]), name)
+    raise AttributeError(f"module 'primebeaker' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_EXPORTS})

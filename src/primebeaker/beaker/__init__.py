@@ -1,0 +1,1 @@
+"""Beaker: experiment models, the engine seam, and the adapter for the ``beaker`` executable."""

@@ -1,0 +1,36 @@
+"""The command tree. Groups are registered by name only: their modules are imported when they are used."""
+
+from __future__ import annotations
+
+from cyclopts import App
+
+__all__ = ["GROUPS", "build_app", "new_app"]
+
+#: Group -> (module that holds its ``app``, one sentence for ``primebeaker --help``).
+#: To add a command group, write ``cli/<name>.py`` with ``app = new_app("<name>", "…")`` and add its line here.
+GROUPS: dict[str, tuple[str, str]] = {}
+
+
+def new_app(name: str, help_text: str) -> App:
+    """A command group (or the root) with our conventions: no positional words, help without a pager."""
+    return App(name=name, help=help_text, version_flags=(), result_action="return_value", help_format="plaintext")
+
+
+def build_app() -> App:
+    """The ``primebeaker`` command with all its groups."""
+    app = App(
+        name="primebeaker",
+        help="Check, preview, rehearse and launch Prime-RL training on Beaker or on one machine.",
+        version=_version,
+        result_action="return_value",
+        help_format="plaintext",
+    )
+    for name, (module, sentence) in GROUPS.items():
+        app.command(f"{module}:app", name=name, help=sentence)
+    return app
+
+
+def _version() -> str:
+    from primebeaker import __version__
+
+    return str(__version__)

@@ -1,0 +1,61 @@
+"""Results go to stdout, everything else to stderr.
+
+stdout carries one JSON document (or, on a terminal or with ``--format text``, a readable text of the same facts);
+warnings and progress never touch it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from primebeaker.cli.flags import choice
+
+__all__ = ["Format", "OutputOptions", "Result", "print_result", "warn"]
+
+Format = Literal["json", "text"]
+
+
+@dataclass(kw_only=True)
+class OutputOptions:
+    """The flag every command has; option classes inherit it."""
+
+    format: Annotated[
+        str | None, choice("How to print the result.", ("json", "text"), panel="Output", default="json when piped")
+    ] = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command found out or did.
+
+    Args:
+        data: The JSON document, keys in their documented order.
+        text: Makes the readable text of the same facts; without it the JSON is printed on a terminal too.
+        exit_code: The process's exit code.
+    """
+
+    data: Any
+    text: Callable[[], str] | None = None
+    exit_code: int = 0
+
+
+def print_result(result: Result, chosen: str | None) -> None:
+    """Print ``result`` as ``--format`` says, by default JSON when stdout is not a terminal."""
+    as_text = chosen == "text" if chosen else sys.stdout.isatty()
+    if as_text and result.text is not None:
+        text = result.text()
+    else:
+        text = json.dumps(result.data, indent=2, ensure_ascii=False)
+    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+    sys.stdout.flush()
+
+
+def warn(warnings: Iterable[str]) -> None:
+    """Write each warning as one ``primebeaker: warning:`` line to stderr."""
+    for warning in warnings:
+        sys.stderr.write(f"primebeaker: warning: {' '.join(warning.splitlines())}\n")
+    sys.stderr.flush()

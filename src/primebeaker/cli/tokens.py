@@ -1,0 +1,101 @@
+"""The strict pass over a command line, before cyclopts binds it.
+
+It knows the flags of the command at hand and turns what the user typed into clean ``--flag=value`` words: both
+spellings, both forms, every mistake of the line at once.  cyclopts alone would stop at the first one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import get_args
+
+from cyclopts import App
+
+from primebeaker.errors import Mistakes, UserError, did_you_mean
+
+__all__ = ["FlagShape", "clean", "command_flags"]
+
+
+@dataclass(frozen=True)
+class FlagShape:
+    """What the pass needs to know about one flag."""
+
+    name: str
+    switch: bool
+    negative: bool
+    many: bool
+
+
+def command_flags(app: App) -> tuple[dict[str, FlagShape], int]:
+    """The flags of one command, by each of their spellings, and how many positional words it takes (-1: any)."""
+    flags: dict[str, FlagShape] = {}
+    positional = 0
+    for argument in app.assemble_argument_collection():
+        if argument.parameter.parse is False:
+            continue
+        switch = bool in (argument.hint, *get_args(argument.hint))
+        many = argument.token_count()[1]
+        dashed = [name for name in argument.names if name.startswith("--")]
+        if not dashed:
+            if argument.index is not None:
+                positional = -1 if many or positional < 0 else positional + 1
+            continue
+        negatives = set(argument.negatives)
+        for name in dashed:
+            flags[name] = FlagShape(dashed[0], switch, name in negatives, many)
+    return flags, positional
+
+
+def clean(words: Sequence[str], flags: Mapping[str, FlagShape], positional: int, mistakes: Mistakes) -> list[str]:
+    """The words as ``--flag=value`` for cyclopts; every mistake is added to ``mistakes``."""
+    cleaned: list[str] = []
+    seen: dict[str, str] = {}
+    free: list[str] = []
+    index = 0
+    while index < len(words):
+        word = words[index]
+        index += 1
+        if not word.startswith("--") or word == "--":
+            free.append(word)
+            continue
+        typed, given, value = word.partition("=")
+        name = "--" + typed[2:].replace("_", "-")
+        shape = flags.get(name)
+        if shape is None:
+            mistakes.add(UserError(f"unknown flag {typed}", hint=did_you_mean(name, flags)))
+            # Its value, if any, is part of the same mistake.
+            if not given and index < len(words) and not words[index].startswith("--"):
+                index += 1
+            continue
+        if shape.switch and not given:
+            value = "false" if shape.negative else "true"
+        elif shape.switch and shape.negative:
+            mistakes.add(UserError(f"{typed} takes no value", hint=f"write {shape.name}={value}"))
+            continue
+        elif not given:
+            if index == len(words) or words[index].startswith("--"):
+                mistakes.add(
+                    UserError(f"{typed} needs a value", hint=f"a value that starts with '-' is written {typed}=VALUE")
+                )
+                continue
+            value = words[index]
+            index += 1
+        if not shape.many:
+            if shape.name in seen:
+                if seen[shape.name] != value:
+                    mistakes.add(
+                        UserError(
+                            f"{shape.name} is given twice, as {seen[shape.name]!r} and {value!r}", hint="give it once"
+                        )
+                    )
+                continue
+            seen[shape.name] = value
+        cleaned.append(f"{shape.name}={value}")
+    if positional >= 0 and len(free) > positional:
+        for word in free[positional:]:
+            mistakes.add(
+                UserError(f"unexpected word {word!r}", hint=did_you_mean(f"--{word}", flags, cutoff=0.8) or "flags start with --")
+            )
+        free = free[:positional]
+    return [*free, *cleaned]

@@ -1,0 +1,1 @@
+"""The bundled Verifiers environments under their public module names."""

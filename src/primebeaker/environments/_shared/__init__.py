@@ -1,0 +1,1 @@
+"""What the bundled environments have in common."""

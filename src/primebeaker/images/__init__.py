@@ -1,0 +1,1 @@
+"""The catalogue of training images, and the Dockerfiles they are built from."""

@@ -1,0 +1,1 @@
+"""The embedded engine: experiment specs as supervised processes on this machine."""

@@ -1,0 +1,1 @@
+"""Everything this package knows about Prime-RL, by version: names, programs, layouts, checkpoints."""

@@ -1,0 +1,1 @@
+"""Resume of a whole topology from its last complete checkpoint."""

@@ -1,0 +1,1 @@
+"""Template loading and small JSON helpers under their public names."""

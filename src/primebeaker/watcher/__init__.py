@@ -1,0 +1,1 @@
+"""The provenance watcher: which data and config produced which checkpoint and score."""

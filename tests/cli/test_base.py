@@ -1,0 +1,203 @@
+"""The command-line base: literal values, both spellings, every mistake at once, one choke point."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+from cyclopts import App, Parameter
+
+from primebeaker.cli.app import new_app
+from primebeaker.cli.flags import boolean, choice, integer, number, path, repeated, text
+from primebeaker.cli.output import OutputOptions, Result
+from primebeaker.cli.run import run
+from primebeaker.errors import ExternalError, UserError
+
+
+@dataclass(kw_only=True)
+class Options(OutputOptions):
+    toml: Annotated[Path | None, path("The TOML.", panel="Input")] = None
+    env: Annotated[tuple[str, ...], repeated("NAME=VALUE.", mappings=True)] = ()
+    cluster: Annotated[tuple[str, ...], repeated("Cluster.", split_commas=True)] = ("ai2/holmes",)
+    min_runtime_hours: Annotated[int, integer("Hours.", least=0)] = 0
+    cpu_count: Annotated[float | None, number("CPUs.", above=0)] = None
+    description: Annotated[str | None, text("What it is.")] = None
+    priority: Annotated[str, choice("Priority.", ("low", "normal", "high"))] = "high"
+    write_spec: Annotated[bool, boolean("Write it.", name="write-spec")] = False
+
+
+@pytest.fixture
+def app() -> App:
+    root = App(name="primebeaker", version="1.2.3", result_action="return_value", help_format="plaintext")
+    group = new_app("rl", "RL launches.")
+
+    @group.command
+    def preview(options: Annotated[Options | None, Parameter(name="*")] = None) -> Result:
+        """Print the launch."""
+        options = options or Options()
+        return Result(
+            {
+                "toml": options.toml and str(options.toml),
+                "env": options.env,
+                "cluster": options.cluster,
+                "hours": options.min_runtime_hours,
+                "cpus": options.cpu_count,
+                "description": options.description,
+                "priority": options.priority,
+                "write": options.write_spec,
+            },
+            text=lambda: "readable",
+        )
+
+    @group.command
+    def fail(kind: str, /) -> int:
+        """Fail in some way."""
+        raise {
+            "user": UserError("bad [red]value"),
+            "external": ExternalError("beaker is away"),
+            "bug": RuntimeError("x"),
+        }[kind]
+
+    root.command(group)
+    return root
+
+
+@pytest.fixture
+def preview(app: App, capsys: pytest.CaptureFixture[str]):
+    def call(*words: str) -> dict:
+        code = run(app, ["rl", "preview", *words])
+        captured = capsys.readouterr()
+        assert code == 0, captured.err
+        return json.loads(captured.out)
+
+    return call
+
+
+@pytest.fixture
+def mistakes(app: App, capsys: pytest.CaptureFixture[str]):
+    def call(*words: str) -> list[str]:
+        code = run(app, ["rl", "preview", *words])
+        captured = capsys.readouterr()
+        assert code == 2
+        assert captured.out == ""
+        lines = captured.err.splitlines()
+        assert all(line.startswith("primebeaker: error: ") for line in lines)
+        return [line.removeprefix("primebeaker: error: ") for line in lines]
+
+    return call
+
+
+@pytest.mark.parametrize("word", ["--min-runtime-hours=4", "--min_runtime_hours=4"])
+def test_both_spellings(preview, word: str) -> None:
+    assert preview(word)["hours"] == 4
+
+
+@pytest.mark.parametrize("value", ["None", "1e3", "[1,2]", "123", "", "true", "-x"])
+def test_values_are_literal(preview, value: str) -> None:
+    assert preview(f"--description={value}")["description"] == value
+    assert preview(f"--env=A={value}")["env"] == [f"A={value}"]
+
+
+def test_flag_and_value_as_two_words(preview) -> None:
+    assert preview("--description", "two words")["description"] == "two words"
+
+
+def test_repeated_flags_accumulate_in_order(preview) -> None:
+    assert preview("--env", "B=2", "--env", "A=1")["env"] == ["B=2", "A=1"]
+    assert preview("--cluster", "ai2/x", "--cluster", "ai2/y,ai2/z")["cluster"] == ["ai2/x", "ai2/y", "ai2/z"]
+
+
+@pytest.mark.parametrize("value", ['["A=1","B=2"]', "['A=1','B=2']", '{"A":"1","B":"2"}', '{"A":1,"B":"2"}'])
+def test_one_list_value(preview, value: str) -> None:
+    assert preview(f"--env={value}")["env"] == ["A=1", "B=2"]
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [("--write-spec", True), ("--write-spec=true", True), ("--write-spec=YES", True), ("--write-spec=0", False),
+     ("--write_spec=no", False), ("--no-write-spec", False), ("--nowrite-spec", False), ("--no_write_spec", False)],
+)  # fmt: skip
+def test_switches(preview, word: str, expected: bool) -> None:
+    assert preview(word)["write"] is expected
+
+
+def test_same_value_twice_is_no_mistake(preview) -> None:
+    assert preview("--priority=low", "--priority", "low")["priority"] == "low"
+
+
+def test_all_mistakes_of_a_line_are_reported_together(mistakes) -> None:
+    lines = mistakes(
+        "--tomll", "x", "--priority=hgih", "--min-runtime-hours=-1", "--cpu-count=0", "stray", "--description"
+    )
+    assert lines == [
+        "unknown flag --tomll; did you mean '--toml'?",
+        "--description needs a value; a value that starts with '-' is written --description=VALUE",
+        "unexpected word 'stray'; flags start with --",
+        "--priority = 'hgih': expected 'low', 'normal' or 'high'; did you mean 'high'?",
+        "--min-runtime-hours = -1: expected a whole number of at least 0",
+        "--cpu-count = 0: expected a number above 0",
+    ]
+
+
+def test_two_values_for_one_flag(mistakes) -> None:
+    assert mistakes("--priority=low", "--priority=high") == [
+        "--priority is given twice, as 'low' and 'high'; give it once"
+    ]
+
+
+@pytest.mark.parametrize("value", ["1.5", "true", "1e3", "0x10", "１"])
+def test_whole_numbers_are_not_coerced(mistakes, value: str) -> None:
+    assert mistakes(f"--min-runtime-hours={value}") == [
+        f"--min-runtime-hours = {value!r}: expected a whole number of at least 0"
+    ]
+
+
+def test_unknown_command(app: App, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(app, ["rl", "prevew"]) == 2
+    assert (
+        capsys.readouterr().err
+        == "primebeaker: error: unknown command 'prevew' of primebeaker rl; did you mean 'preview'?\n"
+    )
+
+
+@pytest.mark.parametrize("words", [["--help"], ["rl", "--help"], ["rl", "preview", "--help"], []])
+def test_help_on_every_level(app: App, capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    assert run(app, words) == 0
+    captured = capsys.readouterr()
+    assert "Usage" in captured.out
+    assert captured.err == ""
+
+
+def test_help_lists_flags_with_panels(app: App, capsys: pytest.CaptureFixture[str]) -> None:
+    run(app, ["rl", "preview", "--help"])
+    out = capsys.readouterr().out
+    assert "Input" in out and "--toml" in out and "The TOML." in out
+
+
+def test_version(app: App, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(app, ["--version"]) == 0
+    assert capsys.readouterr().out == "1.2.3\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "line"),
+    [("user", 2, "bad [red]value"), ("external", 3, "beaker is away")],
+)
+def test_faults_are_one_line(app: App, capsys: pytest.CaptureFixture[str], kind: str, code: int, line: str) -> None:
+    assert run(app, ["rl", "fail", kind]) == code
+    captured = capsys.readouterr()
+    assert captured.err == f"primebeaker: error: {line}\n"
+    assert captured.out == ""
+
+
+def test_our_own_fault_asks_for_debug(app: App, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(app, ["rl", "fail", "bug"]) == 1
+    assert "PRIMEBEAKER_DEBUG=1" in capsys.readouterr().err
+
+
+def test_text_when_asked(app: App, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(app, ["rl", "preview", "--format=text"]) == 0
+    assert capsys.readouterr().out == "readable\n"

@@ -94,8 +94,7 @@ def clean(words: Sequence[str], flags: Mapping[str, FlagShape], positional: int,
         cleaned.append(f"{shape.name}={value}")
     if positional >= 0 and len(free) > positional:
         for word in free[positional:]:
-            mistakes.add(
-                UserError(f"unexpected word {word!r}", hint=did_you_mean(f"--{word}", flags, cutoff=0.8) or "flags start with --")
-            )
+            near = did_you_mean(f"--{word}", flags, cutoff=0.8)
+            mistakes.add(UserError(f"unexpected word {word!r}", hint=near or "flags start with --"))
         free = free[:positional]
     return [*free, *cleaned]

@@ -136,9 +136,9 @@ def test_all_mistakes_of_a_line_are_reported_together(mistakes) -> None:
         "unknown flag --tomll; did you mean '--toml'?",
         "--description needs a value; a value that starts with '-' is written --description=VALUE",
         "unexpected word 'stray'; flags start with --",
-        "--priority = 'hgih': expected 'low', 'normal' or 'high'; did you mean 'high'?",
         "--min-runtime-hours = -1: expected a whole number of at least 0",
         "--cpu-count = 0: expected a number above 0",
+        "--priority = 'hgih': expected 'low', 'normal' or 'high'; did you mean 'high'?",
     ]
 
 

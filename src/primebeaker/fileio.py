@@ -35,7 +35,7 @@ def atomic_write(path: Path, data: bytes | str, *, mode: int | None = None) -> P
     if mode is None:
         with contextlib.suppress(OSError):
             mode = target.stat().st_mode & 0o7777
-    temporary = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    temporary = _temporary_beside(target)
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else mode)
         with os.fdopen(descriptor, "wb") as stream:
@@ -65,7 +65,7 @@ def create_exclusively(path: Path, data: bytes | str, *, mode: int = 0o666) -> b
         True when this call created it, False when another one had.
     """
     payload = data.encode("utf-8") if isinstance(data, str) else data
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    temporary = _temporary_beside(path)
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(descriptor, "wb") as stream:
@@ -82,6 +82,11 @@ def create_exclusively(path: Path, data: bytes | str, *, mode: int = 0o666) -> b
             temporary.unlink()
     _fsync_directory(path.parent)
     return True
+
+
+def _temporary_beside(target: Path) -> Path:
+    # Cut, so that a name of the greatest legal length still has room for the rest.
+    return target.with_name(f".{target.name[:40]}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
 
 
 def _fsync_directory(directory: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +12,7 @@ from cyclopts import App, Parameter
 
 from primebeaker.cli.app import new_app
 from primebeaker.cli.flags import boolean, choice, integer, number, path, repeated, text
-from primebeaker.cli.output import OutputOptions, Result
+from primebeaker.cli.output import OutputOptions, Result, warn
 from primebeaker.cli.run import run
 from primebeaker.errors import ExternalError, UserError
 
@@ -201,3 +201,31 @@ def test_our_own_fault_asks_for_debug(app: App, capsys: pytest.CaptureFixture[st
 def test_text_when_asked(app: App, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(app, ["rl", "preview", "--format=text"]) == 0
     assert capsys.readouterr().out == "readable\n"
+
+
+def test_an_option_class_made_elsewhere_inherits_the_format_flag(app: App, capsys: pytest.CaptureFixture[str]) -> None:
+    """The inherited annotations need none of the inheriting module's names."""
+    made = make_dataclass("Made", [], bases=(OutputOptions,), kw_only=True, module="json")
+
+    def show(options: OutputOptions | None = None) -> Result:
+        return Result({"format": (options or made()).format})
+
+    show.__annotations__ = {"options": Annotated[made | None, Parameter(name="*")], "return": Result}
+    app.command(show)
+    assert run(app, ["show", "--format=json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"format": "json"}
+
+
+def test_a_command_may_say_more_about_a_flag_it_does_not_have(app: App, capsys: pytest.CaptureFixture[str]) -> None:
+    def show(options: Annotated[Options | None, Parameter(name="*")] = None) -> Result:
+        return Result(None)
+
+    show.unknown_flag = lambda name: UserError(f"{name} belongs to another command")
+    app.command(show)
+    assert run(app, ["show", "--other=1"]) == 2
+    assert capsys.readouterr().err == "primebeaker: error: --other belongs to another command\n"
+
+
+def test_warnings_mask_passwords(capsys: pytest.CaptureFixture[str]) -> None:
+    warn(["redis://u:pw@h is visible"])
+    assert capsys.readouterr().err == "primebeaker: warning: redis://u:***@h is visible\n"

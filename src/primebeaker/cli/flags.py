@@ -33,6 +33,7 @@ __all__ = [
     "collecting",
     "integer",
     "number",
+    "parameter",
     "path",
     "repeated",
     "text",
@@ -58,7 +59,7 @@ def collecting() -> Iterator[Mistakes]:
 
 def text(help_text: str, *, panel: str = "Options", default: str | None = None) -> Parameter:
     """A flag whose value is the literal text, ``None``, ``1e3`` and the empty string included."""
-    return _parameter(help_text, panel, lambda flag, value: value, default=default)
+    return parameter(help_text, panel, lambda flag, value: value, default=default)
 
 
 def path(help_text: str, *, panel: str = "Options", default: str | None = None) -> Parameter:
@@ -69,7 +70,7 @@ def path(help_text: str, *, panel: str = "Options", default: str | None = None) 
             raise UserError(f"{flag} = {value!r}: expected a path")
         return Path.cwd() / Path(value).expanduser()
 
-    return _parameter(help_text, panel, convert, default=default)
+    return parameter(help_text, panel, convert, default=default)
 
 
 def integer(
@@ -91,7 +92,7 @@ def integer(
             raise UserError(f"{flag} = {value}: expected a whole number{bounds}")
         return converted
 
-    return _parameter(help_text, panel, convert, default=default)
+    return parameter(help_text, panel, convert, default=default)
 
 
 def number(
@@ -114,7 +115,7 @@ def number(
             raise UserError(f"{flag} = {value}: expected a number{bounds}")
         return converted
 
-    return _parameter(help_text, panel, convert, default=default)
+    return parameter(help_text, panel, convert, default=default)
 
 
 def choice(help_text: str, values: Sequence[str], *, panel: str = "Options", default: str | None = None) -> Parameter:
@@ -125,7 +126,7 @@ def choice(help_text: str, values: Sequence[str], *, panel: str = "Options", def
             raise UserError(f"{flag} = {value!r}: expected {_either(values)}", hint=did_you_mean(value, values))
         return value
 
-    return _parameter(f"{help_text} One of: {', '.join(values)}.", panel, convert, default=default)
+    return parameter(f"{help_text} One of: {', '.join(values)}.", panel, convert, default=default)
 
 
 def boolean(help_text: str, *, name: str, panel: str = "Options") -> Parameter:
@@ -143,8 +144,8 @@ def boolean(help_text: str, *, name: str, panel: str = "Options") -> Parameter:
             raise UserError(f"{flag} = {value!r}: expected true or false")
         return lowered in _TRUE
 
-    parameter = _parameter(help_text, panel, convert)
-    return Parameter.combine(parameter, Parameter(negative=(f"--no-{name}", f"--no{name}")))
+    switch = parameter(help_text, panel, convert)
+    return Parameter.combine(switch, Parameter(negative=(f"--no-{name}", f"--no{name}")))
 
 
 def repeated(
@@ -173,10 +174,10 @@ def repeated(
             return values
         return [part.strip() for part in value.split(",")] if split_commas else [value]
 
-    return _parameter(help_text, panel, convert, many=True, default=default)
+    return parameter(help_text, panel, convert, many=True, default=default)
 
 
-def _parameter(
+def parameter(
     help_text: str,
     panel: str,
     convert: Callable[[str, str], Any],
@@ -184,6 +185,16 @@ def _parameter(
     many: bool = False,
     default: str | None = None,
 ) -> Parameter:
+    """A flag with a conversion of its own.
+
+    Args:
+        help_text: One sentence.
+        panel: The help panel.
+        convert: Makes the value from the flag's name and the words typed; raises :class:`UserError`.
+        many: The flag repeats, and ``convert`` gives a list for each time.
+        default: How the default is shown.
+    """
+
     def converter(_type: Any, tokens: Sequence[Token]) -> Any:
         converted: list[Any] = []
         for token in tokens:

@@ -4,7 +4,8 @@ stdout carries one JSON document (or, on a terminal or with ``--format text``, a
 warnings and progress never touch it.
 """
 
-from __future__ import annotations
+# No deferred annotations here: option classes in other modules inherit OutputOptions, and cyclopts evaluates an
+# inherited annotation in the inheriting module, where its helpers need not be imported.
 
 import json
 import sys
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from primebeaker.cli.flags import choice
+from primebeaker.redaction import Redactor
 
 __all__ = ["Format", "OutputOptions", "Result", "print_result", "warn"]
 
@@ -55,7 +57,8 @@ def print_result(result: Result, chosen: str | None) -> None:
 
 
 def warn(warnings: Iterable[str]) -> None:
-    """Write each warning as one ``primebeaker: warning:`` line to stderr."""
+    """Write each warning as one ``primebeaker: warning:`` line to stderr, credentials masked."""
+    redact = Redactor()
     for warning in warnings:
-        sys.stderr.write(f"primebeaker: warning: {' '.join(warning.splitlines())}\n")
+        sys.stderr.write(f"primebeaker: warning: {redact(' '.join(warning.splitlines()))}\n")
     sys.stderr.flush()

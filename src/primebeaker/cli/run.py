@@ -51,7 +51,9 @@ def _run(app: App, words: Sequence[str]) -> int:
         return 0
     flags, positional = command_flags(command)
     with collecting() as mistakes:
-        cleaned = clean(rest, flags, positional, mistakes)
+        # A command whose flags come from elsewhere may know more about a flag it does not have.
+        unknown_flag = getattr(command.default_command, "unknown_flag", None)
+        cleaned = clean(rest, flags, positional, mistakes, unknown_flag)
         try:
             function, bound, _ = app.parse_args([*chain, *cleaned], exit_on_error=False, print_error=False)
         except CycloptsError as error:

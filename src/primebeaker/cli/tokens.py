@@ -6,7 +6,7 @@ spellings, both forms, every mistake of the line at once.  cyclopts alone would 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
@@ -47,8 +47,22 @@ def command_flags(app: App) -> tuple[dict[str, FlagShape], int]:
     return flags, positional
 
 
-def clean(words: Sequence[str], flags: Mapping[str, FlagShape], positional: int, mistakes: Mistakes) -> list[str]:
-    """The words as ``--flag=value`` for cyclopts; every mistake is added to ``mistakes``."""
+def clean(
+    words: Sequence[str],
+    flags: Mapping[str, FlagShape],
+    positional: int,
+    mistakes: Mistakes,
+    unknown_flag: Callable[[str], UserError] | None = None,
+) -> list[str]:
+    """The words as ``--flag=value`` for cyclopts; every mistake is added to ``mistakes``.
+
+    Args:
+        words: What the user typed after the command's name.
+        flags: The command's flags by each of their spellings.
+        positional: How many positional words the command takes (-1: any).
+        mistakes: Where mistakes go.
+        unknown_flag: Makes the mistake of an unknown flag, by its name, for a command that can say more about it.
+    """
     cleaned: list[str] = []
     seen: dict[str, str] = {}
     free: list[str] = []
@@ -63,7 +77,11 @@ def clean(words: Sequence[str], flags: Mapping[str, FlagShape], positional: int,
         name = "--" + typed[2:].replace("_", "-")
         shape = flags.get(name)
         if shape is None:
-            mistakes.add(UserError(f"unknown flag {typed}", hint=did_you_mean(name, flags)))
+            mistakes.add(
+                unknown_flag(name)
+                if unknown_flag
+                else UserError(f"unknown flag {typed}", hint=did_you_mean(name, flags))
+            )
             # Its value, if any, is part of the same mistake.
             if not given and index < len(words) and not words[index].startswith("--"):
                 index += 1

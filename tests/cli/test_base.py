@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pty
+import subprocess
+import sys
 from dataclasses import dataclass, make_dataclass
 from pathlib import Path
 from typing import Annotated
@@ -27,6 +32,28 @@ class Options(OutputOptions):
     description: Annotated[str | None, text("What it is.")] = None
     priority: Annotated[str, choice("Priority.", ("low", "normal", "high"))] = "high"
     write_spec: Annotated[bool, boolean("Write it.", name="write-spec")] = False
+
+
+HELP = """\
+Usage: primebeaker rl preview [FLAGS]
+
+Print the launch.
+
+Input:
+  --toml PATH  The TOML.
+
+Options:
+  --env TEXT...                   NAME=VALUE.
+  --cluster TEXT...               Cluster.
+  --min-runtime-hours INT         Hours.
+  --cpu-count NUMBER              CPUs.
+  --description TEXT              What it is.
+  --priority TEXT                 Priority. One of: low, normal, high.
+  --write-spec / --no-write-spec  Write it.
+
+Output:
+  --format TEXT  How to print the result. One of: json, text. [default: json when piped]
+"""
 
 
 @pytest.fixture
@@ -171,10 +198,24 @@ def test_help_on_every_level(app: App, capsys: pytest.CaptureFixture[str], words
     assert captured.err == ""
 
 
-def test_help_lists_flags_with_panels(app: App, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_flags_with_type_default_and_sentence(app: App, capsys: pytest.CaptureFixture[str]) -> None:
     run(app, ["rl", "preview", "--help"])
-    out = capsys.readouterr().out
-    assert "Input" in out and "--toml" in out and "The TOML." in out
+    assert capsys.readouterr().out == HELP
+
+
+def test_help_draws_panels_on_a_terminal() -> None:
+    """On a terminal the same facts stand in panels, without a pager."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen([sys.executable, "-m", "primebeaker", "--help"], stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    shown = b""
+    # Reading a terminal whose other side is closed is an error on Linux.
+    with contextlib.suppress(OSError):
+        while chunk := os.read(ours, 65536):
+            shown += chunk
+    os.close(ours)
+    assert process.wait() == 0
+    assert "─ Commands ─" in shown.decode()
 
 
 def test_version(app: App, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ from cyclopts import App, CycloptsError
 
 from primebeaker.cli.flags import collecting
 from primebeaker.cli.output import Result, print_result
+from primebeaker.cli.plain_help import plain_help
 from primebeaker.cli.tokens import clean, command_flags
 from primebeaker.errors import PrimeBeakerError, UserError, UserErrors, did_you_mean
 from primebeaker.redaction import Redactor
@@ -47,7 +48,10 @@ def _run(app: App, words: Sequence[str]) -> int:
     if asks or command.default_command is None:
         if rest and command.default_command is None:
             raise _unknown_command(command, chain, rest[0])
-        app.help_print(list(chain))
+        if sys.stdout.isatty():
+            app.help_print(list(chain))
+        else:
+            sys.stdout.write(plain_help(command, chain))
         return 0
     flags, positional = command_flags(command)
     with collecting() as mistakes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import pty
@@ -177,6 +178,8 @@ def test_two_values_for_one_flag(mistakes) -> None:
 
 @pytest.mark.parametrize("value", ["1.5", "true", "1e3", "0x10", "１"])
 def test_whole_numbers_are_not_coerced(mistakes, value: str) -> None:
+    """Also where pydantic is loaded, which makes cyclopts validate once more."""
+    importlib.import_module("pydantic")
     assert mistakes(f"--min-runtime-hours={value}") == [
         f"--min-runtime-hours = {value!r}: expected a whole number of at least 0"
     ]
@@ -246,7 +249,7 @@ def test_text_when_asked(app: App, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_an_option_class_made_elsewhere_inherits_the_format_flag(app: App, capsys: pytest.CaptureFixture[str]) -> None:
     """The inherited annotations need none of the inheriting module's names."""
-    made = make_dataclass("Made", [], bases=(OutputOptions,), kw_only=True, module="json")
+    made = make_dataclass("Made", [], bases=(OutputOptions,), kw_only=True, module="primebeaker.errors")
 
     def show(options: OutputOptions | None = None) -> Result:
         return Result({"format": (options or made()).format})

@@ -8,7 +8,9 @@ __all__ = ["GROUPS", "build_app", "new_app"]
 
 #: Group -> (module that holds its ``app``, one sentence for ``primebeaker --help``).
 #: To add a command group, write ``cli/<name>.py`` with ``app = new_app("<name>", "…")`` and add its line here.
-GROUPS: dict[str, tuple[str, str]] = {}
+GROUPS: dict[str, tuple[str, str]] = {
+    "services": ("primebeaker.cli.services", "Preview, launch, look at and stop LiteRegistry service stacks."),
+}
 
 
 def new_app(name: str, help_text: str) -> App:

@@ -23,7 +23,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from cyclopts import Group, Parameter, Token
+from cyclopts import UNSET, Group, Parameter, Token
 
 from primebeaker.errors import Mistakes, UserError, did_you_mean
 
@@ -206,7 +206,8 @@ def parameter(
                 _mistakes.get().add(error)
         if many:
             return tuple(value for values in converted for value in values)
-        return converted[-1] if converted else None
+        # Where pydantic is loaded, cyclopts validates what we return; of a value that is unset it checks the default.
+        return converted[-1] if converted else UNSET
 
     return Parameter(
         help=help_text,

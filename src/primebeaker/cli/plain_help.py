@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, get_args, get_origin
 
 from cyclopts import App, Group
-
-from primebeaker.cli.app import GROUPS
+from cyclopts.command_spec import CommandSpec
 
 __all__ = ["plain_help"]
 
@@ -29,10 +28,8 @@ def plain_help(command: App, chain: Sequence[str]) -> str:
     """
     place = " ".join(["primebeaker", *chain])
     if command.default_command is None:
-        # Groups of the root stay unimported: their sentences are in the table.
-        sentences = {} if chain else {name: sentence for name, (_, sentence) in GROUPS.items()}
         names = [name for name in command if not name.startswith("-")]
-        rows = [(name, sentences.get(name) or _sentence(command[name])) for name in names]
+        rows = [(name, _unimported_sentence(command, name) or _sentence(command[name])) for name in names]
         parts = [f"Usage: {place} COMMAND", _paragraphs(command.help), _section("Commands", rows)]
         parts.append(f"'{place} COMMAND --help' tells more.")
     else:
@@ -42,6 +39,12 @@ def plain_help(command: App, chain: Sequence[str]) -> str:
         # The flags every command has come last.
         parts += [_section(title, rows) for title, rows in sorted(panels.items(), key=lambda item: item[0] == "Output")]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _unimported_sentence(command: App, name: str) -> str | None:
+    """The sentence a command was registered with by its module's name, which stays unimported."""
+    registered = command._commands.get(name)
+    return registered.help if isinstance(registered, CommandSpec) else None
 
 
 def _parameters(command: App) -> tuple[list[tuple[str, str]], dict[str, list[tuple[str, str]]]]:

@@ -1,0 +1,1 @@
+"""Service stack and RL run together: both are created or neither, and the services end with the training."""

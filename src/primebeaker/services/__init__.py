@@ -1,0 +1,1 @@
+"""LiteRegistry service stacks on Beaker: adapters over the installed native launchers, which render every spec."""

@@ -1,0 +1,85 @@
+"""What a model said, as opposed to what it thought: visible text, thinking removal, hidden reasoning.
+
+Nothing inside thinking is ever executed or scored, whether its tags are closed or not.  Every function here is linear
+in the text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["content_text", "hidden_reasoning", "visible_text", "without_thinking"]
+
+_TAG = re.compile(r"<(?P<close>/?)(?P<kind>think|redacted_thinking)>", re.IGNORECASE)
+_OPENING = re.compile(r"<(?:think|redacted_thinking)>", re.IGNORECASE)
+_THINK_CLOSING = re.compile(r"</think>", re.IGNORECASE)
+_SPECIAL = re.compile(r"<\|(?:im_end|endoftext|return)\|>", re.IGNORECASE)
+
+
+def visible_text(message: Mapping[str, Any]) -> str:
+    """The content of a message: text as it is, the text parts of a list joined, null as an empty text."""
+    return content_text(message.get("content"))
+
+
+def content_text(content: Any) -> str:
+    """The text of one ``content`` value."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        return ""
+    parts = (part if isinstance(part, Mapping) else {} for part in content)
+    return "".join(str(part["text"]) for part in parts if part.get("type", "text") == "text" and "text" in part)
+
+
+def hidden_reasoning(message: Mapping[str, Any]) -> str:
+    """The reasoning a server returned beside the content: ``reasoning_content``, else ``reasoning``."""
+    for key in ("reasoning_content", "reasoning"):
+        value = message.get(key)
+        if isinstance(value, str) and value:
+            return value
+    return ""
+
+
+def without_thinking(text: str) -> str:
+    """Remove thinking from visible text.
+
+    Closed pairs go first (shortest match), then everything up to a left-over ``</think>``, then everything from an
+    opening tag that is never closed, then end-of-turn tokens; the rest is trimmed.
+    """
+    if "<" not in text:
+        return text.strip()
+    text = _without_pairs(text)
+    closings = list(_THINK_CLOSING.finditer(text))
+    if closings:
+        text = text[closings[-1].end() :]
+    opening = _OPENING.search(text)
+    if opening:
+        text = text[: opening.start()]
+    return _SPECIAL.sub("", text).strip()
+
+
+def _without_pairs(text: str) -> str:
+    tags = list(_TAG.finditer(text))
+    # For each tag, the index of the nearest closing tag of each kind at or after it: one backward pass.
+    nearest: dict[str, int] = {}
+    closing_after: list[int | None] = [None] * len(tags)
+    for index in range(len(tags) - 1, -1, -1):
+        kind = tags[index]["kind"].lower()
+        if tags[index]["close"]:
+            nearest[kind] = index
+        else:
+            closing_after[index] = nearest.get(kind)
+    kept: list[str] = []
+    position = index = 0
+    while index < len(tags):
+        closing = closing_after[index]
+        if closing is None:
+            index += 1
+            continue
+        kept.append(text[position : tags[index].start()])
+        position = tags[closing].end()
+        index = closing + 1
+    kept.append(text[position:])
+    return "".join(kept)

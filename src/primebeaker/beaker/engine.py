@@ -8,21 +8,39 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Literal, Protocol
 
-from primebeaker.beaker.models import Account, CreatedExperiment, Experiment, ExperimentState, ImageRecord, LogLine
-from primebeaker.errors import UserError, did_you_mean
+from primebeaker.beaker.models import Account, CreatedExperiment, Experiment, ExperimentState, ImageRecord, Job, LogLine
+from primebeaker.errors import ExternalError, PrimeBeakerError, UserError, did_you_mean
 
-__all__ = ["ENGINE_NAMES", "Engine", "EngineName", "choose_engine_name"]
+__all__ = ["ENGINE_NAMES", "Engine", "EngineName", "PreflightAnswers", "UnclearOutcome", "choose_engine_name"]
 
 EngineName = Literal["beaker", "local"]
 ENGINE_NAMES: tuple[EngineName, ...] = ("beaker", "local")
 
 
+class UnclearOutcome(ExternalError):
+    """The creating call ended without an answer: the experiment may exist, so nothing may be undone or repeated."""
+
+
+@dataclass
+class PreflightAnswers:
+    """What an engine said before a launch; a question that could not be answered is under ``problems``."""
+
+    account: Account
+    #: Names of the workspace's secrets, or None when the engine could not list them.
+    secrets: Sequence[str] | None = None
+    #: Image -> its record, or None when the engine does not know it.
+    images: dict[str, ImageRecord | None] = field(default_factory=dict)
+    #: ``secrets`` or an image -> why there is no answer.
+    problems: dict[str, PrimeBeakerError] = field(default_factory=dict)
+
+
 class Engine(Protocol):
-    """Create, look at and end experiments.
+    """Create, look at and end experiments. Implementations inherit from it.
 
     Errors: :class:`~primebeaker.errors.UserError` for an unknown id or a refused spec of the embedded engine,
     :class:`~primebeaker.errors.ExternalError` when the engine cannot be reached, refuses, or times out.
@@ -80,6 +98,28 @@ class Engine(Protocol):
     def image_get(self, reference: str) -> ImageRecord | None:
         """The image, or None when the engine does not know it."""
         ...
+
+    def jobs(self, ids: Sequence[str]) -> Sequence[Job]:
+        """The jobs of these ids."""
+        ...
+
+    def preflight(self, workspace: str, images: Sequence[str] = ()) -> PreflightAnswers:
+        """What must be known before a launch: the account, the workspace's secrets, the images.
+
+        Raises:
+            ExternalError: There is no account; the other questions are answered or end up under ``problems``.
+        """
+        answers = PreflightAnswers(account=self.whoami())
+        try:
+            answers.secrets = self.secret_list(workspace)
+        except PrimeBeakerError as error:
+            answers.problems["secrets"] = error
+        for image in images:
+            try:
+                answers.images[image] = self.image_get(image)
+            except PrimeBeakerError as error:
+                answers.problems[image] = error
+        return answers
 
 
 def choose_engine_name(flag: str | None) -> EngineName:

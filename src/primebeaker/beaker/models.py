@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 __all__ = [
+    "ENDED",
     "Account",
     "CreatedExperiment",
     "Experiment",
@@ -115,6 +116,11 @@ class Experiment:
             if state in states:
                 return state
         return "succeeded"
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing of it runs or will run."""
+        return self.state in ENDED
 
     @property
     def latest_jobs(self) -> tuple[Job, ...]:

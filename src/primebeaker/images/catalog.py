@@ -112,7 +112,11 @@ def parse_catalog(text: str, file: str = "catalog.json") -> Catalog:
 
 
 def _role(file: str, name: str, raw: Any, seen: set[str]) -> Role:
-    if not isinstance(raw, dict) or not isinstance(raw.get("purpose"), str) or not isinstance(raw.get("locations"), list):
+    if (
+        not isinstance(raw, dict)
+        or not isinstance(raw.get("purpose"), str)
+        or not isinstance(raw.get("locations"), list)
+    ):
         raise UserError(f"roles.{name}: expected purpose and locations", file=file)
     locations = tuple(
         _location(file, f"roles.{name}.locations[{index}]", name, location, seen)
@@ -135,9 +139,7 @@ def _location(file: str, where: str, role: str, raw: Any, seen: set[str]) -> Loc
     if uri in seen:
         raise UserError(f"{where}.immutable_uri = {uri!r}: this image is listed twice", file=file)
     seen.add(uri)
-    return Location(
-        role, uri, raw["name"], raw["workspace"], raw["size_bytes"], raw["created"], raw["committed"]
-    )
+    return Location(role, uri, raw["name"], raw["workspace"], raw["size_bytes"], raw["created"], raw["committed"])
 
 
 def image_locations(role: str | None = None) -> tuple[Location, ...]:

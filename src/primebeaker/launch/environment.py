@@ -94,9 +94,7 @@ def check_secret_reference(flag: str, reference: str) -> None:
             hint="write it to the workspace with 'beaker secret write NAME' and pass NAME",
         )
     if not _SECRET_REFERENCE.fullmatch(reference):
-        raise UserError(
-            f"{flag}: expected the name of a Beaker secret, 1 to 128 letters, digits, '_', '.' or '-'"
-        )
+        raise UserError(f"{flag}: expected the name of a Beaker secret, 1 to 128 letters, digits, '_', '.' or '-'")
 
 
 def check_user_environment(
@@ -139,7 +137,10 @@ def merge_default_secrets(
         replacement = user.secrets.get(name)
         if explicit and replacement is not None and replacement != reference:
             mistakes.add(
-                UserError(f"{name} is set by both {flag} ({reference or 'off'}) and --secret ({replacement})", hint="keep one of them")
+                UserError(
+                    f"{name} is set by both {flag} ({reference or 'off'}) and --secret ({replacement})",
+                    hint="keep one of them",
+                )
             )
         if reference is not None:
             secrets[name] = reference
@@ -157,13 +158,16 @@ def _check_reserved(flag: str, name: str) -> None:
             raise UserError(f"{flag} {name}: this variable has a flag of its own", hint=f"use {_USE_THE_FLAG[name]}")
         return
     if name == "BEAKER_TOKEN" and flag == "--env":
-        raise UserError("--env BEAKER_TOKEN: a credential may only be given as a secret", hint="use --secret BEAKER_TOKEN=NAME")
+        raise UserError(
+            "--env BEAKER_TOKEN: a credential may only be given as a secret", hint="use --secret BEAKER_TOKEN=NAME"
+        )
     if name in TUNABLES and flag == "--env":
         return
     if name in RESERVED or name.startswith(_RESERVED_PREFIXES):
         setter = RESERVED.get(name)
         raise UserError(
-            f"{flag} {name}: this variable is reserved" + (f", {setter} sets it" if setter else ", the launch sets it itself"),
+            f"{flag} {name}: this variable is reserved"
+            + (f", {setter} sets it" if setter else ", the launch sets it itself"),
             hint=f"use {setter}" if setter else "leave it out",
         )
 
@@ -183,5 +187,6 @@ def _check_value(name: str, value: str) -> None:
 def _add_once(known: dict[str, str], flag: str, name: str, value: str) -> None:
     if known.setdefault(name, value) != value:
         raise UserError(
-            f"{flag} {name} is given twice with different values, {known[name]!r} and {value!r}", hint="keep one of them"
+            f"{flag} {name} is given twice with different values, {known[name]!r} and {value!r}",
+            hint="keep one of them",
         )

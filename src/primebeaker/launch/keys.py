@@ -111,9 +111,7 @@ class Keys:
 
     def refuse(self, path: str, message: str, hint: str | None = None) -> None:
         """Remember that the value at ``path`` cannot stay."""
-        self.mistakes.add(
-            UserError(message, hint=hint, file=self.file, line=self.line_of(path), key=self.shown(path))
-        )
+        self.mistakes.add(UserError(message, hint=hint, file=self.file, line=self.line_of(path), key=self.shown(path)))
 
     def warning(self, path: str, message: str, hint: str | None = None) -> str:
         """The same line as a warning's text."""

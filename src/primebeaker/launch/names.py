@@ -38,7 +38,7 @@ def check_beaker_name(name: str, flag: str = "--name") -> str:
     """
     if not _LEGAL.fullmatch(name) or len(name) > GREATEST_NAME:
         raise UserError(
-            f"{flag} = {name!r}: expected at most {GREATEST_NAME} ASCII letters, digits, '.', '_' or '-', not starting with '-'",
+            f"{flag} = {name!r}: expected at most {GREATEST_NAME} letters, digits, '.', '_' or '-', the first not '-'",
             hint=f"for example {beaker_name(name)!r}" if beaker_name(name) else None,
         )
     return name

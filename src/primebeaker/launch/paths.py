@@ -37,14 +37,18 @@ class Mount:
         """
         parts = typed.split("/")
         if not typed.startswith("/") or ".." in parts or "\0" in typed or "\n" in typed:
-            raise UserError(f"--mount-path = {typed!r}: expected an absolute path without '..'", hint="for example /weka")
+            raise UserError(
+                f"--mount-path = {typed!r}: expected an absolute path without '..'", hint="for example /weka"
+            )
         # Two leading slashes mean the same as one here.
         path = "/" + posixpath.normpath(typed).lstrip("/")
         real = os.path.realpath(path)
         if path == "/" or real == "/":
             raise UserError(f"--mount-path = {typed!r}: expected a directory below /", hint="for example /weka")
         if _inside(path, RESULT_PATH):
-            raise UserError(f"--mount-path = {typed!r}: {RESULT_PATH} is where Beaker collects results", hint="mount elsewhere")
+            raise UserError(
+                f"--mount-path = {typed!r}: {RESULT_PATH} is where Beaker collects results", hint="mount elsewhere"
+            )
         return cls(path, real)
 
     @property
@@ -78,7 +82,7 @@ class Mount:
         text = os.fspath(path)
         if "\0" in text or "\n" in text or "\r" in text:
             raise UserError("expected a path without newline or NUL", file=file, line=line, key=origin)
-        full = text if os.path.isabs(text) or base is None else str(Path(base) / text)
+        full = text if text.startswith("/") or base is None else str(Path(base) / text)
         real = os.path.realpath(full)
         if not _inside(real, self.real):
             raise UserError(

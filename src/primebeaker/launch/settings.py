@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from primebeaker.errors import Mistakes, UserError, did_you_mean
 from primebeaker.launch.environment import check_secret_reference
@@ -91,7 +91,7 @@ class LaunchSettings:
         return cls(**values)
 
     def checked(self, mistakes: Mistakes) -> LaunchSettings:
-        """These settings with ids filled in and repeated clusters removed; mistakes of form are added to ``mistakes``."""
+        """These settings with ids filled in and repeated clusters removed; mistakes of form go to ``mistakes``."""
         if not _WORKSPACE.fullmatch(self.workspace):
             mistakes.add(UserError(f"--workspace = {self.workspace!r}: expected owner/name"))
         if not self.clusters or not all(cluster.strip() for cluster in self.clusters):
@@ -171,7 +171,7 @@ def secret_setting(value: str | None, default: str) -> str | None:
 
 
 def _typed(name: str, value: Any) -> Any:
-    convert = _CONVERTERS.get(name, _as_text)
+    convert: Callable[[str, Any], Any] = _CONVERTERS.get(name, _as_text)
     return None if value is None else convert(name, value)
 
 

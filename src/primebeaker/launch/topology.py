@@ -111,7 +111,9 @@ def _one_node(kind: Kind, keys: Keys, names: list[str]) -> Topology | None:
     what = " + ".join(names)
     if gpus_per_node is not None and gpus_per_node != total:
         keys.refuse(
-            "deployment.gpus_per_node", f"{what} is {total}, so the task has {total} GPUs", f"set gpus_per_node = {total}"
+            "deployment.gpus_per_node",
+            f"{what} is {total}, so the task has {total} GPUs",
+            f"set gpus_per_node = {total}",
         )
     if gpus_per_node is None and total > DEFAULT_GPUS_PER_NODE:
         keys.refuse(
@@ -148,7 +150,9 @@ def _multi_node_rl(keys: Keys, generation: Generation) -> Topology | None:
     _check_counts(keys)
     infer_nodes = keys.integer("deployment.num_infer_nodes", least=1)
     if not keys.present("deployment.num_infer_nodes"):
-        keys.missing("deployment.num_infer_nodes", "multi-node RL needs the number of inference nodes", "set it to 1 or more")
+        keys.missing(
+            "deployment.num_infer_nodes", "multi-node RL needs the number of inference nodes", "set it to 1 or more"
+        )
     sizes = _Sizes(
         gpus_per_node=keys.integer("deployment.gpus_per_node", DEFAULT_GPUS_PER_NODE, least=1) or 0,
         trainer=(keys.integer("trainer.model.cp", 1, least=1) or 0)
@@ -168,7 +172,9 @@ def _check_counts(keys: Keys) -> None:
     else:
         _exactly_one(keys, path, "multi-node RL on Beaker supports exactly 1 trainer node")
     if keys.present("deployment.num_infer_replicas"):
-        _exactly_one(keys, "deployment.num_infer_replicas", "multi-node RL on Beaker supports exactly 1 inference replica")
+        _exactly_one(
+            keys, "deployment.num_infer_replicas", "multi-node RL on Beaker supports exactly 1 inference replica"
+        )
 
 
 def _exactly_one(keys: Keys, path: str, message: str) -> None:
@@ -192,7 +198,9 @@ def _place(keys: Keys, sizes: _Sizes) -> Topology | None:
         rest = f" and of the {mixed} inference GPUs beside the trainer" if mixed else ""
         fitting = ", ".join(str(size) for size in range(1, gpus + 1) if gpus % size == 0 and mixed % size == 0)
         keys.refuse(
-            "inference.parallel.tp", f"expected a divisor of the {gpus} GPUs of a node{rest}", f"set it to one of {fitting}"
+            "inference.parallel.tp",
+            f"expected a divisor of the {gpus} GPUs of a node{rest}",
+            f"set it to one of {fitting}",
         )
         return None
     inference_gpus = mixed + (infer_nodes - 1) * gpus if mixed else infer_nodes * gpus
@@ -238,4 +246,8 @@ def _refuse_unsupported_inference(keys: Keys) -> None:
         host = keys.value("weight_broadcast.host")
         if host in (None, "localhost"):
             path = "weight_broadcast.host" if host else "weight_broadcast.type"
-            keys.refuse(path, "nixl weight broadcast with host 'localhost' cannot reach other nodes", "set weight_broadcast.type = 'nccl'")
+            keys.refuse(
+                path,
+                "nixl weight broadcast with host 'localhost' cannot reach other nodes",
+                "set weight_broadcast.type = 'nccl'",
+            )

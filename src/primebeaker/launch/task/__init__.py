@@ -1,0 +1,1 @@
+"""What runs inside a single-node task, as files: the script, and the preparation it calls."""

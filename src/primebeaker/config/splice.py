@@ -55,7 +55,7 @@ class Editor:
         assert place is not None
         if isinstance(old, dict) and isinstance(new, dict):
             self._assign_table(path, old, new)
-        elif isinstance(place, Array) and is_block(new):
+        elif isinstance(place, Array) and isinstance(new, list) and is_block(new):
             self._assign_elements(path, old, new)
         elif isinstance(place, Value) and not place.prefix:
             self._assign_value(path, place, old, new)

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from primebeaker.beaker.engine import UnclearOutcome
 from primebeaker.errors import ExternalError, PrimeBeakerError, UserError
 from primebeaker.services.deployment import Deployment, plan_deployment
 from primebeaker.services.stack_config import given_by_flags
 from primebeaker.services.stacks import STACKS, load_native
-from primebeaker.services.submission import MayExistError, experiment_id_of, submit_stack
+from primebeaker.services.submission import experiment_id_of, submit_stack
 
 CREATE = ["experiment", "create"]
 
@@ -83,9 +84,9 @@ def test_the_experiment_id_is_the_record_s_own(printed: object, experiment_id: s
     ("rule", "kind", "words"),
     [
         ({"code": 1, "stderr": "Error: no such budget\nask someone"}, ExternalError, "no such budget ask someone"),
-        ({"stdout": "Experiment 01A submitted"}, MayExistError, "'Experiment 01A submitted'"),
-        ({"stdout": '{"jobs": []}'}, MayExistError, "no experiment ID"),
-        ({"stdout": '[{"id": "1"}, {"id": "2"}]'}, MayExistError, "several experiment IDs"),
+        ({"stdout": "Experiment 01A submitted"}, UnclearOutcome, "'Experiment 01A submitted'"),
+        ({"stdout": '{"jobs": []}'}, UnclearOutcome, "no experiment ID"),
+        ({"stdout": '[{"id": "1"}, {"id": "2"}]'}, UnclearOutcome, "several experiment IDs"),
         ({"kill": signal.SIGKILL}, ExternalError, "could not create"),
     ],
 )
@@ -103,7 +104,7 @@ def test_every_unclear_end_names_the_experiment(
 
 def test_a_hanging_beaker_is_given_up_and_may_have_created_it(recorder, planned: Deployment) -> None:
     recorder.answer({"match": CREATE, "hang": 600})
-    with pytest.raises(MayExistError, match="gave no answer in time"):
+    with pytest.raises(UnclearOutcome, match="gave no answer in time"):
         submit_stack(planned, limit=6)
     (call,) = recorder.calls
     assert call["argv"][2:4] == CREATE

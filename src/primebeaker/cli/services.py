@@ -26,6 +26,9 @@ _add_stack(app, "primebeaker.cli.services_base")
 _podman = new_app("podman", "The same for the Podman stack.")
 _add_stack(_podman, "primebeaker.cli.services_podman")
 app.command(_podman)
+app.command(
+    "primebeaker.cli.services_images:app", name="images", help="Build the stacks' images and import them into Beaker."
+)
 
 
 @dataclass(kw_only=True)

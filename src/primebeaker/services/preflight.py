@@ -1,113 +1,75 @@
-"""Ask the engine, before submitting, whether the secrets and images of a spec are there.
+"""Ask the engine, before submitting, whether the secrets and images of a stack's spec are there.
 
 The check never blocks a launch that Beaker itself would accept: what cannot be answered is a warning.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any
-
-from primebeaker.beaker.engine import Engine
-from primebeaker.beaker.models import ImageRecord
-from primebeaker.errors import ExternalError, UserError
+from primebeaker.beaker.engine import Engine, PreflightAnswers
+from primebeaker.errors import ExternalError
+from primebeaker.services.deployment import Deployment
 
 __all__ = ["preflight_stack"]
 
-_MOST_QUERIES = 8
 
-
-@dataclass(frozen=True)
-class _Unanswered:
-    reason: str
-
-
-def preflight_stack(
-    engine: Engine, spec: Mapping[str, Any], *, workspace: str, image_fields: Mapping[str, Sequence[str]]
-) -> list[str]:
-    """Check the secrets and images a spec names.
-
-    Args:
-        engine: Where the spec would run.
-        spec: A Beaker v2 spec.
-        workspace: Its workspace.
-        image_fields: For each image, the config fields it came from.
+def preflight_stack(engine: Engine, deployment: Deployment) -> list[str]:
+    """Check the secrets and images that a planned stack names.
 
     Returns:
         Warnings.
 
     Raises:
-        ExternalError: A secret or an image is missing; all of them are named.
+        ExternalError: There is no account, or a secret or an image is missing; all missing ones are named.
     """
-    secrets = sorted({secret for task in spec["tasks"] for secret in _secrets(task)})
-    images = sorted({task["image"]["beaker"] for task in spec["tasks"] if task.get("image", {}).get("beaker")})
-    with ThreadPoolExecutor(_MOST_QUERIES) as pool:
-        listing = pool.submit(_answer, lambda: engine.secret_list(workspace)) if secrets else None
-        records = {
-            image: pool.submit(_answer, lambda image=image: engine.image_get(image))  # type: ignore[misc]
-            for image in images
-        }
+    tasks = deployment.spec["tasks"]
+    secrets = sorted(
+        {variable["secret"] for task in tasks for variable in task.get("envVars", ()) if variable.get("secret")}
+    )
+    images = sorted({task["image"]["beaker"] for task in tasks if task.get("image", {}).get("beaker")})
+    answers = engine.preflight(deployment.workspace, images)
     warnings: list[str] = []
-    problems: list[str] = []
-    if listing is not None:
-        _judge_secrets(engine, listing.result(), secrets, workspace, warnings, problems)
-    for image, record in records.items():
-        fields = ", ".join(image_fields.get(image, ())) or "image"
-        _judge_image(record.result(), image, fields, workspace, warnings, problems)
-    if problems:
-        raise ExternalError("; ".join(problems))
+    missing = _missing_secrets(answers, secrets, deployment.workspace, warnings)
+    missing += [
+        problem for image in images if (problem := _image_problem(answers, image, deployment, warnings)) is not None
+    ]
+    if missing and engine.name == "local":
+        # The embedded engine runs tasks in this machine's own environment.
+        return [*warnings, *missing]
+    if missing:
+        raise ExternalError("; ".join(missing))
     return warnings
 
 
-def _answer(query: Callable[[], Any]) -> Any:
-    try:
-        return query()
-    except (ExternalError, UserError) as error:
-        return _Unanswered(str(error))
-
-
-def _secrets(task: Mapping[str, Any]) -> list[str]:
-    return [variable["secret"] for variable in task.get("envVars", ()) if variable.get("secret")]
-
-
-def _judge_secrets(
-    engine: Engine,
-    listed: Sequence[str] | _Unanswered,
-    secrets: Sequence[str],
-    workspace: str,
-    warnings: list[str],
-    problems: list[str],
-) -> None:
-    if isinstance(listed, _Unanswered):
-        warnings.append(f"secrets of {workspace} were not checked: {listed.reason}")
-        return
+def _missing_secrets(answers: PreflightAnswers, secrets: list[str], workspace: str, warnings: list[str]) -> list[str]:
+    if answers.secrets is None:
+        if secrets:
+            warnings.append(f"the secrets of {workspace} were not checked: {answers.problems.get('secrets')}")
+        return []
     # Beaker compares secret names without case.
-    known = {name.lower() for name in listed}
-    missing = [secret for secret in secrets if secret.lower() not in known]
-    found = [
-        f"secret {secret!r} does not exist in workspace {workspace}; "
-        f"write it with `beaker secret write --workspace {workspace} {secret}`"
-        for secret in missing
+    known = {name.lower() for name in answers.secrets}
+    return [
+        f"secret {secret!r} does not exist in workspace {workspace} "
+        f"(write it with `beaker secret write --workspace {workspace} {secret}`)"
+        for secret in secrets
+        if secret.lower() not in known
     ]
-    (warnings if engine.name == "local" else problems).extend(found)
 
 
-def _judge_image(
-    record: ImageRecord | _Unanswered | None,
-    image: str,
-    fields: str,
-    workspace: str,
-    warnings: list[str],
-    problems: list[str],
-) -> None:
-    build = f"build it with `primebeaker services images install --workspace={workspace}`"
-    if isinstance(record, _Unanswered):
-        warnings.append(f"image {image!r} ({fields}) was not checked: {record.reason}")
-    elif record is None:
-        problems.append(f"image {image!r} ({fields}) does not exist; {build}")
-    elif record.committed is None:
-        problems.append(f"image {image!r} ({fields}) is not committed; {build}")
-    elif record.workspace is not None and record.workspace != workspace:
-        warnings.append(f"image {image!r} ({fields}) belongs to workspace {record.workspace}, not to {workspace}")
+def _image_problem(answers: PreflightAnswers, image: str, deployment: Deployment, warnings: list[str]) -> str | None:
+    fields = [name for name, value in deployment.config.items() if name.endswith("_image") and value == image]
+    shown = f"{' and '.join(fields)}: image {image!r}" if fields else f"image {image!r}"
+    build = f"(build it with `primebeaker services images install --workspace={deployment.workspace}`)"
+    if image in answers.problems:
+        warnings.append(f"{shown} was not checked: {answers.problems[image]}")
+        return None
+    record = answers.images.get(image)
+    if record is None:
+        return f"{shown} does not exist {build}"
+    if not record.id:
+        warnings.append(f"{shown} was not checked: the answer has no id")
+        return None
+    if record.committed is None:
+        return f"{shown} is not committed {build}"
+    if record.workspace is not None and record.workspace != deployment.workspace:
+        warnings.append(f"{shown} belongs to workspace {record.workspace}, not to {deployment.workspace}")
+    return None

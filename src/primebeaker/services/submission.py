@@ -12,22 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from primebeaker.beaker.engine import UnclearOutcome
 from primebeaker.errors import ExternalError, InternalError, Interrupted, PrimeBeakerError, UserError
 from primebeaker.services.deployment import Deployment
 from primebeaker.services.detached import Finished, run_detached
 from primebeaker.services.masking import masked
 from primebeaker.services.registries import head_directory
 
-__all__ = ["MayExistError", "StackReceipt", "experiment_id_of", "submit_stack"]
+__all__ = ["StackReceipt", "experiment_id_of", "submit_stack"]
 
 #: Seconds the native submission may take, its own start-up included.
 _LIMIT = 180.0
 _MOST_DETAIL = 2000
 _ID_KEYS = ("experiment_id", "experimentId", "id")
-
-
-class MayExistError(ExternalError):
-    """The submission had an unclear end: the experiment may exist although its ID is not known."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +68,7 @@ def submit_stack(
     Raises:
         UserError: The coordination directory cannot be made.
         ExternalError: ``beaker`` is missing or refused the spec; nothing was created.
-        MayExistError: The call had an unclear end.
+        UnclearOutcome: The call had an unclear end.
         Interrupted: Ctrl-C while the call ran; the experiment may exist.
     """
     request = {
@@ -100,7 +97,7 @@ def submit_stack(
 
 def _receipt(deployment: Deployment, finished: Finished) -> StackReceipt:
     if finished.code is None:
-        raise MayExistError(f"beaker gave no answer in time; {_may_exist(deployment)}")
+        raise UnclearOutcome(f"beaker gave no answer in time; {_may_exist(deployment)}")
     try:
         outcome = json.loads(finished.stdout)
     except ValueError as error:
@@ -115,7 +112,7 @@ def _receipt(deployment: Deployment, finished: Finished) -> StackReceipt:
     if len(found) != 1:
         shown = json.dumps(masked(outcome["beaker"], deployment.passwords))
         problem = "no experiment ID" if not found else "several experiment IDs"
-        raise MayExistError(f"beaker's receipt holds {problem}: {shown}; {_may_exist(deployment)}")
+        raise UnclearOutcome(f"beaker's receipt holds {problem}: {shown}; {_may_exist(deployment)}")
     return StackReceipt(deployment, found.pop(), outcome["beaker"])
 
 
@@ -146,7 +143,7 @@ def _failure(deployment: Deployment, outcome: dict[str, Any]) -> PrimeBeakerErro
             return ExternalError(f"beaker could not create {name}: {detail}")
         case "not_json":
             output = masked(str(outcome["output"])[:_MOST_DETAIL], deployment.passwords).strip()
-            return MayExistError(f"beaker's answer is not JSON: {output!r}; {_may_exist(deployment)}")
+            return UnclearOutcome(f"beaker's answer is not JSON: {output!r}; {_may_exist(deployment)}")
         case "no_beaker":
             return _no_beaker()
         case _:

@@ -1,0 +1,89 @@
+"""Choose the newest complete checkpoint among 1,000 steps x 512 shards, and list them all.
+
+Files are sparse, made under the temporary folder, and removed.
+"""
+
+from __future__ import annotations
+
+import pickle
+import statistics
+import tempfile
+import time
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from measure import report
+
+from primebeaker.prime_rl.checkpoint_rules import find_layout, rl_rule
+from primebeaker.prime_rl.checkpoints import list_steps, newest_complete
+
+STEPS, RANKS = 1000, 512
+
+
+@dataclass(frozen=True)
+class Index:
+    """Key of a stored tensor."""
+
+    fqn: str
+
+
+@dataclass
+class StorageInfo:
+    """Where a stored tensor lies."""
+
+    relative_path: str
+    offset: int
+    length: int
+
+
+@dataclass
+class Metadata:
+    """The part of a distributed checkpoint's metadata that names files."""
+
+    storage_data: dict
+
+
+def build(root: Path) -> None:
+    layout = find_layout(root)
+    names = [f"__{rank}_0.distcp" for rank in range(RANKS)]
+    metadata = pickle.dumps(Metadata({Index(name): StorageInfo(name, 0, 128) for name in names}))
+    for step in range(1, STEPS + 1):
+        trainer = layout.trainer_checkpoint(step)
+        trainer.mkdir(parents=True)
+        for name in names:
+            with open(trainer / name, "wb") as stream:
+                stream.truncate(128)
+        (trainer / ".metadata").write_bytes(metadata)
+        layout.orchestrator_progress(step).parent.mkdir(parents=True)
+        with zipfile.ZipFile(layout.orchestrator_progress(step), "w") as archive:
+            archive.writestr("progress", "1")
+
+
+def seconds(function) -> float:
+    times = []
+    for _ in range(3):
+        started = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - started)
+    return round(statistics.median(times), 3)
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        build(Path(folder))
+        layout, rule = find_layout(Path(folder)), rl_rule(RANKS)
+        selection = seconds(lambda: newest_complete(layout, rule))
+        listing = seconds(lambda: list_steps(layout, rule))
+    report(
+        "choose the newest complete checkpoint, 1,000 steps x 512 shards",
+        selection,
+        "s",
+        bound=1.0,
+        full_list_seconds=listing,
+        full_list_bound=5.0,
+    )
+
+
+if __name__ == "__main__":
+    main()

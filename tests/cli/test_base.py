@@ -32,6 +32,7 @@ class Options(OutputOptions):
     cpu_count: Annotated[float | None, number("CPUs.", above=0)] = None
     description: Annotated[str | None, text("What it is.")] = None
     priority: Annotated[str, choice("Priority.", ("low", "normal", "high"))] = "high"
+    namespace: Annotated[str | None, text("Where it is.", without_value="here")] = None
     write_spec: Annotated[bool, boolean("Write it.", name="write-spec")] = False
 
 
@@ -50,6 +51,7 @@ Options:
   --cpu-count NUMBER              CPUs.
   --description TEXT              What it is.
   --priority TEXT                 Priority. One of: low, normal, high.
+  --namespace TEXT                Where it is.
   --write-spec / --no-write-spec  Write it.
 
 Output:
@@ -76,6 +78,7 @@ def app() -> App:
                 "description": options.description,
                 "priority": options.priority,
                 "write": options.write_spec,
+                "namespace": options.namespace,
             },
             text=lambda: "readable",
         )
@@ -273,3 +276,16 @@ def test_a_command_may_say_more_about_a_flag_it_does_not_have(app: App, capsys: 
 def test_warnings_mask_passwords(capsys: pytest.CaptureFixture[str]) -> None:
     warn(["redis://u:pw@h is visible"])
     assert capsys.readouterr().err == "primebeaker: warning: redis://u:***@h is visible\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "namespace"),
+    [
+        ([], None),
+        (["--namespace"], "here"),
+        (["--namespace=there"], "there"),
+        (["--namespace", "--priority=low"], "here"),
+    ],
+)
+def test_a_flag_may_stand_for_something_without_a_value(preview, words, namespace):
+    assert preview(*words)["namespace"] == namespace

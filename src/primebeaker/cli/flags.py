@@ -28,6 +28,7 @@ from cyclopts import UNSET, Group, Parameter, Token
 from primebeaker.errors import Mistakes, UserError, did_you_mean
 
 __all__ = [
+    "WITHOUT_VALUE",
     "boolean",
     "choice",
     "collecting",
@@ -38,6 +39,9 @@ __all__ = [
     "repeated",
     "text",
 ]
+
+#: The attribute of a flag's converter that holds what the flag stands for without a value.
+WITHOUT_VALUE = "without_value"
 
 _mistakes: ContextVar[Mistakes] = ContextVar("mistakes")
 _panels: dict[str, Group] = {}
@@ -57,9 +61,18 @@ def collecting() -> Iterator[Mistakes]:
         _mistakes.reset(token)
 
 
-def text(help_text: str, *, panel: str = "Options", default: str | None = None) -> Parameter:
-    """A flag whose value is the literal text, ``None``, ``1e3`` and the empty string included."""
-    return parameter(help_text, panel, lambda flag, value: value, default=default)
+def text(
+    help_text: str, *, panel: str = "Options", default: str | None = None, without_value: str | None = None
+) -> Parameter:
+    """A flag whose value is the literal text, ``None``, ``1e3`` and the empty string included.
+
+    Args:
+        help_text: One sentence.
+        panel: The help panel.
+        default: How the default is shown.
+        without_value: What ``--flag`` alone stands for. Such a flag takes a value only as ``--flag=value``.
+    """
+    return parameter(help_text, panel, lambda flag, value: value, default=default, without_value=without_value)
 
 
 def path(help_text: str, *, panel: str = "Options", default: str | None = None) -> Parameter:
@@ -184,6 +197,7 @@ def parameter(
     *,
     many: bool = False,
     default: str | None = None,
+    without_value: str | None = None,
 ) -> Parameter:
     """A flag with a conversion of its own.
 
@@ -193,6 +207,7 @@ def parameter(
         convert: Makes the value from the flag's name and the words typed; raises :class:`UserError`.
         many: The flag repeats, and ``convert`` gives a list for each time.
         default: How the default is shown.
+        without_value: What the flag stands for when it is given without a value.
     """
 
     def converter(_type: Any, tokens: Sequence[Token]) -> Any:
@@ -209,6 +224,8 @@ def parameter(
         # Where pydantic is loaded, cyclopts validates what we return; of a value that is unset it checks the default.
         return converted[-1] if converted else UNSET
 
+    # The pass over the command line, which knows nothing else about a flag's meaning, looks here.
+    setattr(converter, WITHOUT_VALUE, without_value)
     return Parameter(
         help=help_text,
         group=_panels.setdefault(panel, Group(panel)),

@@ -12,6 +12,7 @@ from typing import get_args
 
 from cyclopts import App
 
+from primebeaker.cli.flags import WITHOUT_VALUE
 from primebeaker.errors import Mistakes, UserError, did_you_mean
 
 __all__ = ["FlagShape", "clean", "command_flags"]
@@ -25,6 +26,8 @@ class FlagShape:
     switch: bool
     negative: bool
     many: bool
+    #: What the flag stands for without a value; None when it needs one.
+    without_value: str | None = None
 
 
 def command_flags(app: App) -> tuple[dict[str, FlagShape], int]:
@@ -42,8 +45,9 @@ def command_flags(app: App) -> tuple[dict[str, FlagShape], int]:
                 positional = -1 if many or positional < 0 else positional + 1
             continue
         negatives = set(argument.negatives)
+        without_value = getattr(argument.parameter.converter, WITHOUT_VALUE, None)
         for name in dashed:
-            flags[name] = FlagShape(dashed[0], switch, name in negatives, many)
+            flags[name] = FlagShape(dashed[0], switch, name in negatives, many, without_value)
     return flags, positional
 
 
@@ -91,6 +95,8 @@ def clean(
         elif shape.switch and shape.negative:
             mistakes.add(UserError(f"{typed} takes no value", hint=f"write {shape.name}={value}"))
             continue
+        elif not given and shape.without_value is not None:
+            value = shape.without_value
         elif not given:
             if index == len(words) or words[index].startswith("--"):
                 mistakes.add(

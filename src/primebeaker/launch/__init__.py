@@ -1,1 +1,1 @@
-"""From a training TOML and flags to an experiment spec, a preview, a submission and its receipt."""
+"""From a training TOML to a Beaker experiment: topology, checks, spec, preview, submission."""

@@ -6,15 +6,15 @@ Prime-RL reads the string ``"None"`` as "not set", so it counts as absent here t
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from primebeaker.config.paths import MISSING, format_key, lookup, parse_path
 from primebeaker.errors import Mistakes, UserError
+from primebeaker.redaction import MASK, looks_like_credential, mask_url_passwords
 
 __all__ = ["Keys"]
 
-_ABSENT = object()
 _SHOWN_LENGTH = 80
 
 
@@ -35,16 +35,16 @@ class Keys:
         self.values = values
         self.line_of = line_of
         self.mistakes = mistakes
+        #: Paths that have been complained about.
+        self.refused: set[str] = set()
 
     def value(self, path: str) -> Any:
         """The value at a dotted path, or None when it is absent."""
         found: Any = self.values
         for part in path.split("."):
-            if not isinstance(found, Mapping):
+            if not isinstance(found, Mapping) or part not in found:
                 return None
-            found = found.get(part, _ABSENT)
-            if found is _ABSENT:
-                return None
+            found = found[part]
         return None if found == "None" else found
 
     def present(self, path: str) -> bool:
@@ -107,10 +107,12 @@ class Keys:
 
     def missing(self, key: str, message: str, hint: str | None = None) -> None:
         """Remember that something is not there."""
+        self.refused.add(key.strip("[]"))
         self.mistakes.add(UserError(message, hint=hint, file=self.file, key=key))
 
     def refuse(self, path: str, message: str, hint: str | None = None) -> None:
         """Remember that the value at ``path`` cannot stay."""
+        self.refused.add(path)
         self.mistakes.add(UserError(message, hint=hint, file=self.file, line=self.line_of(path), key=self.shown(path)))
 
     def warning(self, path: str, message: str, hint: str | None = None) -> str:
@@ -119,8 +121,8 @@ class Keys:
 
     def shown(self, path: str) -> str:
         """``path = value`` as a message shows it."""
-        value = lookup(self.values, path)
-        return path if isinstance(value, Mapping | list) or value is None else f"{path} = {_as_toml(value)}"
+        value = lookup(self.values, parse_path(path))
+        return path if isinstance(value, Mapping | list) or value is MISSING else f"{path} = {_as_toml(value)}"
 
     def strings(self) -> Iterator[tuple[str, str]]:
         """Every string value with its path (``a.b[0].c``), in document order."""
@@ -131,21 +133,13 @@ class Keys:
         yield from _tables(self.values, "")
 
 
-def lookup(values: Any, path: str) -> Any:
-    """The value at a path such as ``a.b[0].c``, or None."""
-    for part in re.findall(r"[^.\[\]]+|\[\d+\]", path):
-        if part.startswith("["):
-            index = int(part[1:-1])
-            values = values[index] if isinstance(values, list) and index < len(values) else None
-        else:
-            values = values.get(part) if isinstance(values, Mapping) else None
-    return values
-
-
 def _as_toml(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
+        if looks_like_credential(value):
+            return MASK
+        value = mask_url_passwords(value)
         shown = value if len(value) <= _SHOWN_LENGTH else value[:_SHOWN_LENGTH] + "…"
         escaped = shown.replace("\\", "\\\\").replace('"', '\\"')
         return f'"{escaped}"'
@@ -155,7 +149,8 @@ def _as_toml(value: Any) -> str:
 def _children(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping):
         for name, child in value.items():
-            yield (f"{path}.{name}" if path else name), child
+            key = format_key(name)
+            yield (f"{path}.{key}" if path else key), child
     elif isinstance(value, list):
         for index, child in enumerate(value):
             yield f"{path}[{index}]", child

@@ -7,26 +7,8 @@ from __future__ import annotations
 
 from primebeaker.launch.facts import TrainingFacts
 from primebeaker.launch.keys import Keys
-from primebeaker.launch.topology import Topology
 
-__all__ = ["check_generation", "check_tables", "check_training"]
-
-#: Variables Prime-RL sets itself and refuses in ``env_vars`` tables, by generation.
-PROTECTED_ENV_VARS = {
-    "0.7": frozenset({"CUDA_VISIBLE_DEVICES", "WANDB_SHARED_LABEL", "WANDB_SHARED_MODE", "WANDB_SHARED_RUN_ID"}),
-    "0.8": frozenset(
-        {
-            "CUDA_VISIBLE_DEVICES",
-            "PRL_RUN_ID",
-            "PRL_RUN_NAME",
-            "WANDB_RUN_ID",
-            "WANDB_SHARED_FINISHER",
-            "WANDB_SHARED_LABEL",
-            "WANDB_SHARED_MODE",
-            "WANDB_SHARED_PRIMARY",
-        }
-    ),
-}
+__all__ = ["check_generation", "check_tables", "check_training", "topology_type"]
 
 
 def check_generation(facts: TrainingFacts, keys: Keys, *, multi_node: bool, image_given: bool) -> None:
@@ -147,25 +129,9 @@ def check_training(facts: TrainingFacts, keys: Keys, topology_type: str) -> list
         )
     if facts.kind == "rl" and single and not keys.present("inference"):
         warnings.append(f"{keys.file}: [inference] is absent: no inference server is started")
-    _check_env_vars(facts, keys)
     return warnings
-
-
-def _check_env_vars(facts: TrainingFacts, keys: Keys) -> None:
-    protected = PROTECTED_ENV_VARS[facts.generation]
-    for path, table in keys.tables():
-        if path.rpartition(".")[2] not in ("env_vars", "decode_env_vars", "prefill_env_vars"):
-            continue
-        for name in table:
-            if name in protected:
-                keys.refuse(f"{path}.{name}", "Prime-RL sets this variable itself and refuses it here", "remove it")
 
 
 def topology_type(keys: Keys) -> str:
     """``single_node`` or ``multi_node`` as the TOML declares it; Prime-RL's default is a single node."""
     return "multi_node" if keys.value("deployment.type") == "multi_node" else "single_node"
-
-
-def needs_gateway(topology: Topology) -> bool:
-    """Whether every launch of this shape has the tool gateway beside it."""
-    return topology.kind == "rl" and topology.multi_node

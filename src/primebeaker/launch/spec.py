@@ -34,6 +34,7 @@ class LaunchPaths:
     mount: str
     config: str
     output_dir: str
+    ckpt_output_dir: str | None = None
     working_dir: str
     scratch: str
     home: str

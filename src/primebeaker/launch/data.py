@@ -1,0 +1,74 @@
+"""What the launch looks at on disk, as far as the submitting machine can see it. Nothing is changed."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from primebeaker.launch.keys import Keys
+from primebeaker.launch.paths import Mount, classify_data_name
+
+__all__ = ["check_data_paths", "existing_checkpoints", "outside_mount"]
+
+_STEP = re.compile(r"step_(0|[1-9][0-9]*)")
+
+
+def check_data_paths(keys: Keys, mount: Mount, working_dir: str, home_dir: str) -> list[str]:
+    """Check ``data.name`` and ``val.data.name`` of an SFT TOML.
+
+    Args:
+        keys: The TOML; a local path outside the mount, or a name that is neither path nor hub id, is a mistake.
+        mount: Where the bucket is.
+        working_dir: The directory the task starts in.
+        home_dir: What ``~`` stands for in the task.
+
+    Returns:
+        A warning for each local path that does not exist although the mount is visible here.
+    """
+    warnings: list[str] = []
+    for key in ("data.name", "val.data.name"):
+        name = keys.value(key)
+        if not isinstance(name, str) or not name or keys.value(f"{key.removesuffix('.name')}.type") == "fake":
+            continue
+        reference = classify_data_name(name, working_dir)
+        if reference is None:
+            keys.refuse(key, "expected a path or the id of a hub dataset (owner/name)", "a path that is meant starts with ./")
+            continue
+        if not reference.local:
+            continue
+        path = home_dir + name[1:] if name == "~" or name.startswith("~/") else name
+        with keys.mistakes.collect():
+            mount.task_path(path, keys.shown(key), base=working_dir, file=keys.file, line=keys.line_of(key))
+            if mount.visible and not (Path(working_dir) / path).exists():
+                warnings.append(keys.warning(key, "this path does not exist here"))
+    return warnings
+
+
+def outside_mount(keys: Keys, mount: Mount) -> list[str]:
+    """A warning for each absolute model name or ``dataset`` argument outside the mount: it may be in the image."""
+    warnings: list[str] = []
+    for path, value in keys.strings():
+        if not value.startswith("/") or not (path.endswith("model.name") or path.endswith("args.dataset")):
+            continue
+        real = os.path.realpath(value)
+        if real != mount.real and not real.startswith(mount.real.rstrip("/") + "/"):
+            warnings.append(
+                keys.warning(path, f"this path is not under the mount {mount.path}; the task only finds it if the image has it")
+            )
+    return warnings
+
+
+def existing_checkpoints(output_dir: str, ckpt_output_dir: str | None) -> Path | None:
+    """A folder below the output directory (or ``ckpt.output_dir``) that already holds ``step_N`` directories."""
+    roots = [Path(output_dir) / "checkpoints", Path(output_dir) / "run_default" / "checkpoints"]
+    if ckpt_output_dir is not None:
+        roots.append(Path(ckpt_output_dir) / "checkpoints")
+    for root in roots:
+        try:
+            names = os.listdir(root)  # noqa: PTH208 - an unreadable folder is the same as one that is not visible here
+        except OSError:
+            continue
+        if any(_STEP.fullmatch(name) for name in names):
+            return root
+    return None

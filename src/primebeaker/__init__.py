@@ -10,7 +10,10 @@ from importlib import import_module
 from typing import Any
 
 # Public name -> the module that defines it.
-_EXPORTS: dict[str, str] = {}
+_EXPORTS: dict[str, str] = {
+    "RLLauncher": "primebeaker.launch.launcher",
+    "SFTLauncher": "primebeaker.launch.launcher",
+}
 
 __all__ = ["__version__"]
 

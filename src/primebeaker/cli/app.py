@@ -9,6 +9,8 @@ __all__ = ["GROUPS", "build_app", "new_app"]
 #: Group -> (module that holds its ``app``, one sentence for ``primebeaker --help``).
 #: To add a command group, write ``cli/<name>.py`` with ``app = new_app("<name>", "…")`` and add its line here.
 GROUPS: dict[str, tuple[str, str]] = {
+    "sft": ("primebeaker.cli.sft", "Preview and submit supervised fine-tuning."),
+    "rl": ("primebeaker.cli.rl", "Preview and submit reinforcement learning."),
     "services": ("primebeaker.cli.services", "Preview, launch, look at and stop LiteRegistry service stacks."),
 }
 

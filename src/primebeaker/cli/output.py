@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+from primebeaker.beaker.spec import escape_templates
 from primebeaker.cli.flags import choice
 from primebeaker.redaction import Redactor
 
@@ -38,11 +39,13 @@ class Result:
         data: The JSON document, keys in their documented order.
         text: Makes the readable text of the same facts; without it the JSON is printed on a terminal too.
         exit_code: The process's exit code.
+        template_safe: Write ``{{`` and ``}}`` escaped, as in a spec file: the same bytes can be given to Beaker.
     """
 
     data: Any
     text: Callable[[], str] | None = None
     exit_code: int = 0
+    template_safe: bool = False
 
 
 def print_result(result: Result, chosen: str | None) -> None:
@@ -52,6 +55,8 @@ def print_result(result: Result, chosen: str | None) -> None:
         text = result.text()
     else:
         text = json.dumps(result.data, indent=2, ensure_ascii=False)
+        if result.template_safe:
+            text = escape_templates(text)
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
     sys.stdout.flush()
 

@@ -33,7 +33,9 @@ def check_data_paths(keys: Keys, mount: Mount, working_dir: str, home_dir: str) 
             continue
         reference = classify_data_name(name, working_dir)
         if reference is None:
-            keys.refuse(key, "expected a path or the id of a hub dataset (owner/name)", "a path that is meant starts with ./")
+            keys.refuse(
+                key, "expected a path or the id of a hub dataset (owner/name)", "a path that is meant starts with ./"
+            )
             continue
         if not reference.local:
             continue
@@ -49,12 +51,14 @@ def outside_mount(keys: Keys, mount: Mount) -> list[str]:
     """A warning for each absolute model name or ``dataset`` argument outside the mount: it may be in the image."""
     warnings: list[str] = []
     for path, value in keys.strings():
-        if not value.startswith("/") or not (path.endswith("model.name") or path.endswith("args.dataset")):
+        if not value.startswith("/") or not path.endswith(("model.name", "args.dataset")):
             continue
         real = os.path.realpath(value)
         if real != mount.real and not real.startswith(mount.real.rstrip("/") + "/"):
             warnings.append(
-                keys.warning(path, f"this path is not under the mount {mount.path}; the task only finds it if the image has it")
+                keys.warning(
+                    path, f"this path is not under the mount {mount.path}; the task only finds it if the image has it"
+                )
             )
     return warnings
 

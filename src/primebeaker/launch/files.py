@@ -23,7 +23,8 @@ def write_launch_files(plan: LaunchPlan) -> None:
     receipt = receipt_path(plan)
     if receipt.exists():
         raise UserError(
-            f"--launch-id = {plan.launch_id}: this launch was submitted before, see {receipt}", hint="choose another one"
+            f"--launch-id = {plan.launch_id}: this launch was submitted before, see {receipt}",
+            hint="choose another one",
         )
     directory = Path(plan.paths.spec).parent
     try:
@@ -55,7 +56,9 @@ def receipt_path(plan: LaunchPlan) -> Path:
 
 def _write_once(path: Path, data: bytes, mode: int) -> None:
     if not create_exclusively(path, data, mode=mode) and path.read_bytes() != data:
-        raise UserError(f"{path} exists with other content: a launch id is used once", hint="choose another --launch-id")
+        raise UserError(
+            f"{path} exists with other content: a launch id is used once", hint="choose another --launch-id"
+        )
 
 
 def _unwritable(directory: Path, error: OSError) -> UserError:

@@ -224,7 +224,9 @@ class _Planner:
     def _asks_for_gateway(self) -> bool:
         settings = self.settings
         return (
-            settings.gateway_port is not None or settings.gateway_workers is not None or bool(settings.required_services)
+            settings.gateway_port is not None
+            or settings.gateway_workers is not None
+            or bool(settings.required_services)
         )
 
     def _check_flags(self, user: UserEnvironment, mount: Mount | None, *, multi_node: bool) -> None:
@@ -372,7 +374,5 @@ def settings_check(document: TomlDocument, kind: Kind, mode: str) -> CheckReport
 
 
 def _with_secrets(task: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    variables = [
-        {**entry, "secret": names[entry["name"]]} if "secret" in entry else entry for entry in task["envVars"]
-    ]
+    variables = [{**entry, "secret": names[entry["name"]]} if "secret" in entry else entry for entry in task["envVars"]]
     return {**task, "envVars": variables}

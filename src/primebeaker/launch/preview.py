@@ -95,7 +95,10 @@ def preview_text(document: dict[str, Any]) -> str:
         ("image", f"beaker://{image['beaker']}" if "beaker" in image else image["docker"]),
         ("clusters", f"{', '.join(task['constraints']['cluster'])} at priority {task['context']['priority']}"),
         ("training TOML", f"{document['toml']['path']} (Prime-RL {document['toml']['generation']})"),
-        ("W&B", document["wandb_run"]["url"] or f"{document['wandb_run']['project']} / {document['wandb_run']['name']}"),
+        (
+            "W&B",
+            document["wandb_run"]["url"] or f"{document['wandb_run']['project']} / {document['wandb_run']['name']}",
+        ),
         ("spec file", document["spec_path"]),
         ("launch id", document["launch_id"]),
     ]

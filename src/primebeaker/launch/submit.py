@@ -97,9 +97,7 @@ def create(plan: LaunchPlan, engine: Engine, warnings: Sequence[str] = ()) -> di
         Interrupted: Interrupted; the experiment may exist.
     """
     try:
-        created = engine.create(
-            Path(plan.paths.spec), name=plan.experiment_name, workspace=plan.settings.workspace
-        )
+        created = engine.create(Path(plan.paths.spec), name=plan.experiment_name, workspace=plan.settings.workspace)
     except KeyboardInterrupt as error:
         raise Interrupted(
             f"interrupted: the experiment {plan.experiment_name} may exist; {how_to_look(plan, engine)} "
@@ -117,7 +115,11 @@ def create(plan: LaunchPlan, engine: Engine, warnings: Sequence[str] = ()) -> di
 def how_to_look(plan: LaunchPlan, engine: Engine) -> str:
     """How to find out whether the experiment exists."""
     workspace = plan.settings.workspace
-    command = f"primebeaker local list --workspace={workspace}" if engine.name == "local" else f"beaker workspace experiments {workspace}"
+    command = (
+        f"primebeaker local list --workspace={workspace}"
+        if engine.name == "local"
+        else f"beaker workspace experiments {workspace}"
+    )
     return f"look with '{command}' before you submit again"
 
 
@@ -138,7 +140,9 @@ def _missing_secrets(missing: Sequence[str], workspace: str) -> ExternalError:
     one = len(missing) == 1
     return ExternalError(
         f"workspace {workspace} lacks the secret{'' if one else 's'} {', '.join(missing)}",
-        hint="add " + ("it" if one else "each") + f" with 'beaker secret write --workspace {workspace} {missing[0] if one else 'NAME'}'",
+        hint="add "
+        + ("it" if one else "each")
+        + f" with 'beaker secret write --workspace {workspace} {missing[0] if one else 'NAME'}'",
     )
 
 

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from primebeaker.cli.stack_commands import PreviewOptions
+from primebeaker.cli.stack_commands import PreviewStackOptions
 from primebeaker.cli.stack_flags import given_values, options_class
 from primebeaker.errors import UserError
 from primebeaker.services.fields import check_typed, parse_text, stack_fields
@@ -36,13 +36,13 @@ def test_every_native_field_has_a_flag_a_type_a_default_and_a_sentence(stack: st
     assert list(fields) == [field.name for field in dataclasses.fields(native.config_class)]
     assert len(fields) == count
     assert [field.name for field in fields.values() if not field.help] == []
-    made = [field.name for field in dataclasses.fields(options_class(native, PreviewOptions))]
-    assert made == ["format", *fields, "service_cluster"]
+    made = [field.name for field in dataclasses.fields(options_class(native, PreviewStackOptions))]
+    assert made == ["format", "preflight", "engine", *fields, "service_cluster"]
 
 
 def test_a_field_of_a_newer_release_gets_its_flag() -> None:
     native = NativeStack(STACKS["base"], Newer, object)
-    options = options_class(native, PreviewOptions)(brand_new=True, limit=None)
+    options = options_class(native, PreviewStackOptions)(brand_new=True, limit=None)
     assert {name: given.value for name, given in given_values(options, native).items()} == {
         "brand_new": True,
         "limit": None,

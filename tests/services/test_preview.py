@@ -203,7 +203,7 @@ def test_masking_keeps_other_text() -> None:
             ["--python-replicas is given twice, as '1' and '2'; give it once"],
         ),
         (["--service-cluster=a", "--service-clusters=b"], ["give only one of service_clusters, service_cluster"]),
-        (["--vllm-image=docker://x"], ["--vllm-image: 'docker://x': expected a Beaker image, not a Docker one"]),
+        (["--vllm-image=docker://x"], ["--vllm-image: expected a Beaker image, not a docker:// one"]),
         (["stray"], ["unexpected word 'stray'; flags start with --"]),
     ],
 )

@@ -8,42 +8,56 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from primebeaker.cli.app import new_app
-from primebeaker.cli.flags import choice
+from primebeaker.cli.engines import open_engine
+from primebeaker.cli.flags import boolean, choice
 from primebeaker.cli.output import OutputOptions, Result
-from primebeaker.services.stacks import STACKS
+from primebeaker.cli.stack_engine import engine_parameter
+from primebeaker.services.control import stack_status, stop_stack
+from primebeaker.services.fields import stack_fields
+from primebeaker.services.stacks import STACKS, load_native
 
 __all__ = ["app"]
 
 app = new_app("services", "Preview, launch, look at and stop LiteRegistry service stacks.")
 
 
-def _add_stack(group: App, module: str) -> None:
-    # Registered by name: importing a native config takes longer than everything else the command line does.
-    group.command(f"{module}:preview", name="preview", help="Render the stack. Touches nothing.")
+@dataclass(kw_only=True)
+class StatusOptions(OutputOptions):
+    """The flags of ``status``."""
+
+    engine: Annotated[str | None, engine_parameter()] = None
 
 
-_add_stack(app, "primebeaker.cli.services_base")
-_podman = new_app("podman", "The same for the Podman stack.")
-_add_stack(_podman, "primebeaker.cli.services_podman")
-app.command(_podman)
-app.command(
-    "primebeaker.cli.services_images:app", name="images", help="Build the stacks' images and import them into Beaker."
-)
+@dataclass(kw_only=True)
+class StopOptions(OutputOptions):
+    """The flags of ``stop``."""
+
+    dry_run: Annotated[bool, boolean("Only print the command.", name="dry-run")] = False
+    engine: Annotated[str | None, engine_parameter()] = None
 
 
 @dataclass(kw_only=True)
 class FieldsOptions(OutputOptions):
-    """The flags of ``services fields``."""
+    """The flags of ``fields``."""
 
     stack: Annotated[str, choice("Whose fields.", tuple(STACKS), default="base")] = "base"
 
 
-@app.command
+def status(experiment_id: str, /, options: Annotated[StatusOptions | None, Parameter(name="*")] = None) -> Result:
+    """Print the state of a stack's experiment, of its tasks and their replicas."""
+    options = options or StatusOptions()
+    return Result(stack_status(open_engine(options.engine), experiment_id))
+
+
+def stop(experiment_id: str, /, options: Annotated[StopOptions | None, Parameter(name="*")] = None) -> Result:
+    """Stop a stack's experiment."""
+    options = options or StopOptions()
+    engine = None if options.dry_run else open_engine(options.engine)
+    return Result(stop_stack(engine, experiment_id))
+
+
 def fields(options: Annotated[FieldsOptions | None, Parameter(name="*")] = None) -> Result:
     """Print every field a stack accepts: name, type, default, and what it is."""
-    from primebeaker.services.fields import stack_fields
-    from primebeaker.services.stacks import load_native
-
     options = options or FieldsOptions()
     found = stack_fields(load_native(STACKS[options.stack]).config_class).values()
     rows = [
@@ -60,3 +74,22 @@ def fields(options: Annotated[FieldsOptions | None, Parameter(name="*")] = None)
         )
 
     return Result(rows, text=text)
+
+
+def _add_stack(group: App, module: str) -> None:
+    # Registered by name: importing a native config takes longer than everything else the command line does.
+    group.command(f"{module}:preview", name="preview", help="Render the stack. Touches nothing.")
+    group.command(f"{module}:launch", name="launch", help="Submit the stack and print the receipt.")
+    group.command(f"{module}:yaml", name="yaml", help="The same, with the fields from a YAML file.")
+    group.command(status)
+    group.command(stop)
+
+
+_podman = new_app("podman", "The same for the Podman stack.")
+_add_stack(app, "primebeaker.cli.services_base")
+_add_stack(_podman, "primebeaker.cli.services_podman")
+app.command(_podman)
+app.command(fields)
+app.command(
+    "primebeaker.cli.services_images:app", name="images", help="Build the stacks' images and import them into Beaker."
+)

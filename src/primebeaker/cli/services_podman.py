@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from primebeaker.cli.stack_commands import preview_command
+from primebeaker.cli.stack_commands import stack_commands
 from primebeaker.services.stacks import STACKS
 
-__all__ = ["preview"]
+__all__ = ["launch", "preview", "yaml"]
 
-preview = preview_command(STACKS["podman"])
+preview, launch, yaml = stack_commands(STACKS["podman"])

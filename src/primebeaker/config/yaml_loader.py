@@ -56,6 +56,16 @@ class _Node:
     size: int = 1
     # A plain scalar may be the merge key; a quoted one is text.
     plain: bool = False
+    # A scalar as it is written in the file, quotes aside.
+    text: str | None = None
+
+
+def _child(node: _Node, part: str | int) -> _Node | None:
+    if isinstance(node.items, dict):
+        return node.items.get(part) if isinstance(part, str) else None
+    if isinstance(node.items, list) and isinstance(part, int):
+        return node.items[part] if part < len(node.items) else None
+    return None
 
 
 class YamlDocument:
@@ -69,6 +79,13 @@ class YamlDocument:
     def values(self) -> Any:
         """The document as plain dicts, lists and scalars; a fresh copy each time."""
         return copy.deepcopy(self._root.value)
+
+    def text(self, path: YamlPath) -> str | None:
+        """The scalar at ``path`` as it is written (``1.50`` and ``0x10`` stay that); None where no scalar stands."""
+        node: _Node | None = self._root
+        for part in path:
+            node = node and _child(node, part)
+        return node.text if node is not None else None
 
     def position(self, path: YamlPath = ()) -> Position:
         """Where ``path`` stands (a key of a mapping: its key); of a missing one, where its nearest parent stands."""
@@ -222,7 +239,7 @@ class _Builder:
             self._anchors[event.anchor] = None
         at = Position(event.start_mark.line + 1, event.start_mark.column + 1)
         if isinstance(event, yaml.ScalarEvent):
-            node = _Node(self._scalar(event), at, plain=event.style in (None, ""))
+            node = _Node(self._scalar(event), at, plain=event.style in (None, ""), text=event.value)
         elif isinstance(event, yaml.SequenceStartEvent):
             node = self._sequence(at, events)
         else:

@@ -60,6 +60,11 @@ class Field:
         return f"{kind} or none" if self.optional else kind
 
     @property
+    def expected(self) -> str:
+        """What a value must be, for messages."""
+        return _EXPECTED[self.kind]
+
+    @property
     def default_text(self) -> str:
         """Its default as shown to the user."""
         if self.default is dataclasses.MISSING:
@@ -170,14 +175,15 @@ def check_typed(field: Field, value: Any) -> Any:
         raise UserError(f"expected {_EXPECTED[field.kind]}, found null")
     match field.kind:
         case "list" if isinstance(value, str):
-            return parse_words(field, value, f"{value!r}")
+            return parse_words(field, value, "the text")
         case "list" if isinstance(value, list) and all(isinstance(item, str) for item in value):
             words = tuple(item.strip() for item in value)
             if not words or not all(words):
                 raise UserError("expected at least one value, and no empty one")
             return words
         case "str" if isinstance(value, str):
-            return parse_text(field, value, "value")
+            # The word none is text here: YAML has null.
+            return parse_text(dataclasses.replace(field, optional=False), value, "the text")
         case "bool" if isinstance(value, bool):
             return value
         case "int" if isinstance(value, int) and not isinstance(value, bool):

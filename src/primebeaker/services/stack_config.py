@@ -86,9 +86,9 @@ def _checked(name: str, given: Given) -> Any:
         # The native launcher writes the value verbatim under image.beaker, where a scheme makes the experiment fail.
         image = value.removeprefix("beaker://")
         if image.startswith("docker://"):
-            raise given.mistake(f"{value!r}: expected a Beaker image, not a Docker one")
+            raise given.mistake("expected a Beaker image, not a docker:// one")
         if not image:
-            raise given.mistake(f"{value!r}: expected the name or ID of a Beaker image")
+            raise given.mistake("expected the name or ID of a Beaker image")
         return image
     return value
 

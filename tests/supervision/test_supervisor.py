@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -111,6 +112,25 @@ def children_of(pid: int) -> list[str]:
         ["ps", "-ww", "--ppid", str(pid), "-o", "args="], capture_output=True, text=True, check=False
     )
     return [line for line in listed.stdout.splitlines() if "guardian" not in line]
+
+
+def test_a_detached_process_is_left_alone(supervise: Supervise, tmp_path: Path):
+    """What a child started to outlive it, as an experiment made from within another, is not ended with the child."""
+    finish(
+        supervise(
+            """
+            async def main():
+                async with Supervisor() as supervisor:
+                    script = 'PRIMEBEAKER_SUPERVISED_BY=detached setsid sh -c "$STUBBORN" & exit 0'
+                    supervisor.start(shell("maker", script))
+                    await files("stubborn")
+                    await supervisor.shut_down(grace=0.1)
+            """
+        )
+    )
+    kept = read_pid(tmp_path / "stubborn")
+    assert alive(kept)
+    os.kill(kept, signal.SIGKILL)
 
 
 def test_a_killed_supervisor_leaves_nothing(supervise: Supervise, tmp_path: Path):

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 __all__ = [
+    "DETACHED",
     "MARKER",
     "Process",
     "become_subreaper",
@@ -30,6 +31,9 @@ __all__ = [
 #: Environment variable that every supervised process and its descendants carry: the supervisors above it, outermost
 #: first, each as ``<supervisor>.<child number>``, joined by ``/``.
 MARKER = "PRIMEBEAKER_SUPERVISED_BY"
+
+#: Value of :data:`MARKER` of a process that is meant to outlive whoever started it, with all that is below it.
+DETACHED = "detached"
 
 HAS_PROC = sys.platform.startswith("linux") and Path("/proc/self/stat").exists()
 
@@ -81,7 +85,7 @@ def snapshot() -> dict[int, Process]:
 
 
 def descendants(roots: Iterable[int], table: Mapping[int, Process]) -> list[Process]:
-    """Every process below ``roots`` in ``table``, the roots themselves left out."""
+    """Every process below ``roots`` in ``table``: without the roots, and without what is marked as detached."""
     children: dict[int, list[Process]] = {}
     for process in table.values():
         children.setdefault(process.ppid, []).append(process)
@@ -89,7 +93,7 @@ def descendants(roots: Iterable[int], table: Mapping[int, Process]) -> list[Proc
     pending = list(roots)
     while pending:
         for process in children.get(pending.pop(), ()):
-            if process.pid not in found:
+            if process.pid not in found and DETACHED.encode() not in _mark_words(process.pid, MARKER):
                 found[process.pid] = process
                 pending.append(process.pid)
     return list(found.values())
@@ -102,25 +106,29 @@ def marked(mark: str, table: Mapping[int, Process], *, variable: str = MARKER) -
     """
     if not HAS_PROC:
         return []
-    head, wanted = f"{variable}=".encode(), mark.encode()
-    found = []
-    for process in table.values():
-        if not process.alive:
-            continue
-        try:
-            with open(f"/proc/{process.pid}/environ", "rb") as stream:
-                environment = stream.read()
-        except OSError:
-            continue
-        if wanted not in environment:
-            continue
-        for entry in environment.split(b"\0"):
-            if entry.startswith(head) and any(
-                word == wanted or word.startswith(wanted + b".") for word in entry[len(head) :].split(b"/")
-            ):
-                found.append(process)
-                break
-    return found
+    wanted = mark.encode()
+    return [
+        process
+        for process in table.values()
+        if process.alive
+        and any(word == wanted or word.startswith(wanted + b".") for word in _mark_words(process.pid, variable))
+    ]
+
+
+def _mark_words(pid: int, variable: str) -> list[bytes]:
+    """The words of a variable in a process's start environment; none when it cannot be read."""
+    if not HAS_PROC:
+        return []
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as stream:
+            environment = b"\0" + stream.read()
+    except OSError:
+        return []
+    start = environment.find(f"\0{variable}=".encode())
+    if start < 0:
+        return []
+    value = environment[start + len(variable) + 2 :].split(b"\0", 1)[0]
+    return value.split(b"/")
 
 
 def send_signal(process: Process, number: signal.Signals) -> bool:

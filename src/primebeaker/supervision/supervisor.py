@@ -26,6 +26,7 @@ from primebeaker.errors import ExternalError
 from primebeaker.supervision.guardian import Guardian
 from primebeaker.supervision.output import Console, LineSplitter, LogFile, LogOptions
 from primebeaker.supervision.processes import (
+    DETACHED,
     MARKER,
     Process,
     become_subreaper,
@@ -159,7 +160,8 @@ class Supervisor:
         self._on_exit = on_exit
         self._adopt = adopt
         self._mark = secrets.token_hex(6)
-        self._outer_mark = os.environ.get(MARKER)
+        # A detached process starts a line of its own.
+        self._outer_mark = os.environ.get(MARKER, DETACHED).replace(DETACHED, "")
         self._streams: dict[Child, _Stream] = {}
         loop = asyncio.get_running_loop()
         self._first_exit: asyncio.Future[Child] = loop.create_future()

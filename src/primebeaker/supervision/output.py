@@ -209,6 +209,9 @@ class LogFile:
             _copy(self._stream, tail_start, size, target)
             if self._index is not None:
                 self._cut_index(head_end, tail_start, head_end + len(marker))
+            # A follower that has read the old file to its end goes on here in the new one.
+            end = head_end + len(marker) + size - tail_start
+            path.with_name(path.name + ".cut").write_text(f"{os.fstat(self._stream).st_ino} {end}\n")
             temporary.replace(path)
         except OSError:
             os.close(target)

@@ -13,6 +13,15 @@ from typing import Any
 _EXPORTS: dict[str, str] = {
     "RLLauncher": "primebeaker.launch.launcher",
     "SFTLauncher": "primebeaker.launch.launcher",
+    "DataArtifacts": "primebeaker.config.binding",
+    "RLTrainingToml": "primebeaker.config.training",
+    "SFTTrainingToml": "primebeaker.config.training",
+    "TrainingData": "primebeaker.config.binding",
+    "TrainingToml": "primebeaker.config.training",
+    "dump_toml_document": "primebeaker.config.render",
+    "load_toml": "primebeaker.config.training",
+    "load_training_toml": "primebeaker.config.training",
+    "render_training_toml": "primebeaker.config.training",
 }
 
 __all__ = ["__version__"]

@@ -11,6 +11,7 @@ __all__ = ["GROUPS", "build_app", "new_app"]
 GROUPS: dict[str, tuple[str, str]] = {
     "sft": ("primebeaker.cli.sft", "Preview and submit supervised fine-tuning."),
     "rl": ("primebeaker.cli.rl", "Preview and submit reinforcement learning."),
+    "toml": ("primebeaker.cli.toml", "Read, edit, bind, check and compare training TOMLs."),
     "services": ("primebeaker.cli.services", "Preview, launch, look at and stop LiteRegistry service stacks."),
 }
 

@@ -8,11 +8,12 @@ differ, the edit is refused.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,11 @@ class TomlDocument:
         return cls(text, _parse(text, path), path)
 
     @property
+    def file(self) -> Path | str:
+        """What to call the document in messages: its path, else ``TOML``."""
+        return self.path or "TOML"
+
+    @property
     def text(self) -> str:
         """The whole document."""
         return self._text
@@ -158,8 +164,9 @@ class TomlDocument:
             UserError: The path leads nowhere, or the value cannot be written in TOML.
         """
         parts = parse_path(path)
-        new = normalize(value, parts)
-        return self._edited([(target, new) for target in expand(self._tree, parts)], create=create)
+        with self._naming_the_file():
+            new = normalize(value, parts)
+            return self._edited([(target, new) for target in expand(self._tree, parts)], create=create)
 
     def with_values(
         self, changes: Mapping[str, Any] | Sequence[tuple[PathLike, Any]], create: bool = False
@@ -176,16 +183,16 @@ class TomlDocument:
         Raises:
             UserError: Nothing stands there.
         """
-        targets = expand(self._tree, parse_path(path))
         tree = self._tree
         editor = self._editor()
-        # Backwards, so that the numbers of the elements still to be removed stay right.
-        for target in reversed(targets):
-            concrete = _concrete(target)
-            if lookup(tree, concrete) is MISSING:
-                raise missing(tree, concrete)
-            editor.remove(concrete)
-            tree = _without(tree, concrete)
+        with self._naming_the_file():
+            # Backwards, so that the numbers of the elements still to be removed stay right.
+            for target in reversed(expand(tree, parse_path(path))):
+                concrete = _concrete(target)
+                if lookup(tree, concrete) is MISSING:
+                    raise missing(tree, concrete)
+                editor.remove(concrete)
+                tree = _without(tree, concrete)
         return self._checked(editor, tree)
 
     def write(self, path: str | os.PathLike[str], *, in_place: bool = False) -> Path:
@@ -211,6 +218,15 @@ class TomlDocument:
         except OSError as error:
             raise UserError(f"cannot be written: {error.strerror}", file=target) from error
         return target
+
+    @contextlib.contextmanager
+    def _naming_the_file(self) -> Iterator[None]:
+        try:
+            yield
+        except UserError as error:
+            if error.file is None and self.path is not None:
+                raise UserError(error.message, hint=error.hint, file=self.path, key=error.key) from error
+            raise
 
     def _scanned(self) -> tuple[list[Statement], Layout]:
         if self._statements is None:

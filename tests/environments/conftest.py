@@ -147,6 +147,12 @@ class ScriptedClient(Client):
         )
 
 
+@pytest.fixture
+def scripted_client():
+    """Make a Verifiers client from replies, or from a function of the rollout's state."""
+    return ScriptedClient
+
+
 class Played(NamedTuple):
     """A finished rollout: its output as Verifiers gives it, its state, and the prompts the model was sent."""
 
@@ -199,3 +205,76 @@ async def play_async(env, replies, *, row=0, columns=()) -> Played:
         assert (member["error"] is None) == (alone["error"] is None)
         assert member["stop_condition"] == alone["stop_condition"]
     return Played(alone, states[0], client.prompts)
+
+
+class FakeGateway:
+    """A gateway on loopback whose routes answer what the test scripts, and that keeps every request body."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, dict[str, Any]]] = []
+        self.answers: dict[str, Callable[[dict[str, Any]], Any]] = {}
+        app = web.Application(client_max_size=64 * 2**20)
+        app.router.add_post("/{route}", self._answer)
+        self.server = LoopbackServer(app)
+
+    @property
+    def url(self) -> str:
+        return self.server.url
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        route, body = request.match_info["route"], await request.json()
+        self.requests.append((route, body))
+        answer = self.answers.get(route)
+        if answer is None:
+            return web.json_response({"detail": "no such route"}, status=404)
+        found = answer(body)
+        if asyncio.iscoroutine(found):
+            found = await found
+        if isinstance(found, web.StreamResponse):
+            return found
+        if isinstance(found, tuple):
+            return web.json_response(found[1], status=found[0])
+        return web.json_response(found)
+
+    def bodies(self, route: str) -> list[dict[str, Any]]:
+        """The request bodies a route got."""
+        return [body for name, body in self.requests if name == route]
+
+
+def terminal_reply(stdout: str = "", stderr: str = "", exit_code: int = 0) -> dict[str, Any]:
+    """A reply of the terminal service."""
+    return {
+        "stdout": stdout,
+        "stderr": stderr,
+        "success": exit_code == 0,
+        "exit_code": exit_code,
+        "execution_time": 0.01,
+        "truncated": False,
+        "truncated_characters": 0,
+    }
+
+
+@pytest.fixture
+def gateway():
+    """A fake gateway whose terminal says ``S:`` and its command."""
+    fake = FakeGateway()
+    fake.answers["terminal"] = lambda body: terminal_reply(f"S:{body['command']}")
+    with fake.server:
+        yield fake
+
+
+@pytest.fixture
+def reply_of_terminal():
+    """Make a reply of the terminal service."""
+    return terminal_reply
+
+
+@pytest.fixture
+def no_waiting(monkeypatch):
+    """Retries without their waits."""
+    from primebeaker.environments._shared import services
+
+    async def at_once(seconds: float) -> None:
+        return None
+
+    monkeypatch.setattr(services, "retry_sleep", at_once)

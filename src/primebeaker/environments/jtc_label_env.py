@@ -6,10 +6,11 @@ from typing import Any
 
 from primebeaker.environments._shared.arguments import Argument, text
 from primebeaker.environments._shared.behaviour import Behaviour, Reward, State, last_assistant
+from primebeaker.environments._shared.build import build_environment, rows_of
 from primebeaker.environments._shared.factory import EnvironmentSpec, Values, factory
 from primebeaker.environments._shared.rows import answer_text
-from primebeaker.environments._shared.single_turn import build_single_turn
-from primebeaker.environments._shared.thinking import visible_text, without_thinking
+from primebeaker.environments._shared.thinking import visible_text
+from primebeaker.environments._shared.tool_calls import said_text
 from primebeaker.environments._shared.verdicts import Verdict, normalize_label, xml_verdict
 
 __all__ = ["SPEC", "load_environment"]
@@ -17,7 +18,7 @@ __all__ = ["SPEC", "load_environment"]
 
 def _verdict(state: State) -> Verdict | None:
     message = last_assistant(state)
-    return xml_verdict(without_thinking(visible_text(message))) if message else None
+    return xml_verdict(said_text(visible_text(message))) if message else None
 
 
 def _valid_format(env: Any, state: State) -> float:
@@ -51,7 +52,7 @@ SPEC = EnvironmentSpec(
 
 
 def _build(values: Values) -> Any:
-    return build_single_turn(SPEC.name, LabelBehaviour(), values)
+    return build_environment(LabelBehaviour(), rows_of(SPEC.name, values), values)
 
 
 load_environment = factory(SPEC, _build)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 __all__ = [
     "Behaviour",
@@ -77,8 +77,8 @@ class Behaviour:
     ``env`` is the environment object: settings are read from it at each use, since callers may change them.
     """
 
-    rewards: ClassVar[Sequence[Reward]] = ()
-    stops: ClassVar[Sequence[StopRule]] = ()
+    rewards: Sequence[Reward] = ()
+    stops: Sequence[StopRule] = ()
 
     async def setup(self, env: Any, state: State) -> None:
         """Prepare the state of a rollout."""

@@ -10,7 +10,14 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["content_text", "hidden_reasoning", "visible_text", "without_thinking"]
+__all__ = [
+    "content_text",
+    "hidden_reasoning",
+    "strip_special_tokens",
+    "visible_text",
+    "without_thinking",
+    "without_thinking_tags",
+]
 
 _TAG = re.compile(r"<(?P<close>/?)(?P<kind>think|redacted_thinking)>", re.IGNORECASE)
 _OPENING = re.compile(r"<(?:think|redacted_thinking)>", re.IGNORECASE)
@@ -48,8 +55,18 @@ def without_thinking(text: str) -> str:
     Closed pairs go first (shortest match), then everything up to a left-over ``</think>``, then everything from an
     opening tag that is never closed, then end-of-turn tokens; the rest is trimmed.
     """
-    if "<" not in text:
-        return text.strip()
+    return strip_special_tokens(without_thinking_tags(text))
+
+
+def strip_special_tokens(text: str) -> str:
+    """Remove end-of-turn tokens and trim."""
+    return _SPECIAL.sub("", text).strip() if "<|" in text else text.strip()
+
+
+def without_thinking_tags(text: str) -> str:
+    """Remove thinking, leaving special tokens and white space alone."""
+    if not _TAG.search(text):
+        return text
     text = _without_pairs(text)
     closings = list(_THINK_CLOSING.finditer(text))
     if closings:
@@ -57,7 +74,7 @@ def without_thinking(text: str) -> str:
     opening = _OPENING.search(text)
     if opening:
         text = text[: opening.start()]
-    return _SPECIAL.sub("", text).strip()
+    return text
 
 
 def _without_pairs(text: str) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any, NamedTuple
 
-__all__ = ["Verdict", "normalize_label", "xml_verdict"]
+from primebeaker.environments._shared.json_values import json_spans
+
+__all__ = ["Verdict", "final_verdict", "is_strict_verdict", "normalize_label", "xml_verdict"]
 
 _FEEDBACK = re.compile(r"<(/?)feedback>", re.IGNORECASE)
 _LABEL = re.compile(r"<(/?)label>", re.IGNORECASE)
@@ -47,3 +50,48 @@ def _only_element(tags: re.Pattern[str], text: str) -> str | None:
     if len(found) != 2 or found[0][1] or not found[1][1]:
         return None
     return text[found[0].end() : found[1].start()].strip()
+
+
+def final_verdict(text: str) -> Verdict | None:
+    """The JSON verdict of a text without thinking and tool calls.
+
+    Of the JSON values that stand in the text, those count that are verdict objects: exactly the keys ``feedback`` and
+    ``label``, both strings that are not blank.  Several whose labels differ are no verdict, so that hedging does not
+    pay; otherwise the last one is taken.
+    """
+    if "\\u" not in text and ('"feedback"' not in text or '"label"' not in text):
+        return None
+    verdicts = []
+    for span in json_spans(text):
+        if text[span.start] == "{" and (verdict := _verdict_object(text[span.start : span.end])):
+            verdicts.append(verdict)
+    if len({verdict.label for verdict in verdicts}) != 1:
+        return None
+    return verdicts[-1]
+
+
+def is_strict_verdict(text: str) -> bool:
+    """Whether the whole text is one verdict object."""
+    return text.startswith("{") and _verdict_object(text) is not None
+
+
+def _verdict_object(text: str) -> Verdict | None:
+    try:
+        pairs = json.loads(text, object_pairs_hook=_Pairs, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(pairs, _Pairs) or sorted(key for key, _ in pairs) != ["feedback", "label"]:
+        return None
+    values = dict(pairs)
+    feedback, label = values["feedback"], normalize_label(values["label"])
+    if not isinstance(feedback, str) or not isinstance(values["label"], str) or not feedback.strip() or not label:
+        return None
+    return Verdict(feedback.strip(), label)
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """The members of an object in order, repeated keys included."""
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")

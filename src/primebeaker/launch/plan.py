@@ -24,7 +24,7 @@ from primebeaker.launch.names import beaker_name
 from primebeaker.launch.paths import Mount
 from primebeaker.launch.registry import check_registry, has_password
 from primebeaker.launch.rules import check_generation, check_tables, check_training, topology_type
-from primebeaker.launch.settings import LaunchSettings, secret_setting
+from primebeaker.launch.settings import LaunchSettings, is_workspace, secret_setting
 from primebeaker.launch.spec import LaunchPaths, SpecInput, build_spec
 from primebeaker.launch.topology import Generation, Kind, Topology, plan_topology
 
@@ -206,6 +206,8 @@ class _Planner:
         self.warnings += [str(finding.error(keys.file)) for finding in check.warnings]
 
     def _image(self) -> str | None:
+        if self.settings.image is None and not is_workspace(self.settings.workspace):
+            return None
         with self.mistakes.collect():
             return resolve_image(self.settings.image, self.settings.workspace)
         return None

@@ -17,7 +17,7 @@ from primebeaker.errors import Mistakes, UserError, did_you_mean
 from primebeaker.launch.environment import check_secret_reference
 from primebeaker.launch.names import check_beaker_name, check_launch_id
 
-__all__ = ["PRIORITIES", "TOML_CHECKS", "LaunchSettings", "Pairs"]
+__all__ = ["PRIORITIES", "TOML_CHECKS", "LaunchSettings", "Pairs", "is_workspace", "secret_setting"]
 
 PRIORITIES = ("low", "normal", "high", "urgent")
 TOML_CHECKS = ("off", "warn", "strict")
@@ -92,7 +92,7 @@ class LaunchSettings:
 
     def checked(self, mistakes: Mistakes) -> LaunchSettings:
         """These settings with ids filled in and repeated clusters removed; mistakes of form go to ``mistakes``."""
-        if not _WORKSPACE.fullmatch(self.workspace):
+        if not is_workspace(self.workspace):
             mistakes.add(UserError(f"--workspace = {self.workspace!r}: expected owner/name"))
         if not self.clusters or not all(cluster.strip() for cluster in self.clusters):
             mistakes.add(UserError("--cluster: expected at least one cluster name, none of them empty"))
@@ -161,6 +161,11 @@ def _one_of(mistakes: Mistakes, flag: str, value: str, allowed: Sequence[str]) -
         mistakes.add(
             UserError(f"{flag} = {value!r}: expected one of {', '.join(allowed)}", hint=did_you_mean(value, allowed))
         )
+
+
+def is_workspace(name: str) -> bool:
+    """Whether it has the form ``owner/name``."""
+    return _WORKSPACE.fullmatch(name) is not None
 
 
 def secret_setting(value: str | None, default: str) -> str | None:

@@ -92,6 +92,11 @@ def app() -> App:
             "bug": RuntimeError("x"),
         }[kind]
 
+    @group.command
+    def show(name: str, /, options: Annotated[OutputOptions | None, Parameter(name="*")] = None) -> Result:
+        """Show something by its name."""
+        return Result({"name": name}, text=lambda: f"the name is {name}")
+
     root.command(group)
     return root
 
@@ -289,3 +294,8 @@ def test_warnings_mask_passwords(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_a_flag_may_stand_for_something_without_a_value(preview, words, namespace):
     assert preview(*words)["namespace"] == namespace
+
+
+def test_a_positional_word_does_not_hide_the_chosen_format(app: App, capsys: pytest.CaptureFixture[str]):
+    assert run(app, ["rl", "show", "x", "--format=text"]) == 0
+    assert capsys.readouterr().out == "the name is x\n"

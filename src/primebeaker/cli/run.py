@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 from primebeaker.cli.flags import collecting
-from primebeaker.cli.output import Result, print_result
+from primebeaker.cli.output import OutputOptions, Result, print_result
 from primebeaker.cli.plain_help import plain_help
 from primebeaker.cli.tokens import clean, command_flags
 from primebeaker.errors import PrimeBeakerError, UserError, UserErrors, did_you_mean
@@ -64,7 +64,7 @@ def _run(app: App, words: Sequence[str]) -> int:
             mistakes.add(UserError(" ".join(str(error).splitlines()[-1:])))
         mistakes.raise_if_any()
     outcome = function(*bound.args, **bound.kwargs)
-    chosen = next((value.format for value in bound.arguments.values() if hasattr(value, "format")), None)
+    chosen = next((value.format for value in bound.arguments.values() if isinstance(value, OutputOptions)), None)
     if isinstance(outcome, Result):
         print_result(outcome, chosen)
         return outcome.exit_code

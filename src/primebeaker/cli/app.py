@@ -8,11 +8,18 @@ __all__ = ["GROUPS", "build_app", "new_app"]
 
 #: Group -> (module that holds its ``app``, one sentence for ``primebeaker --help``).
 #: To add a command group, write ``cli/<name>.py`` with ``app = new_app("<name>", "…")`` and add its line here.
+#: A command without a group names its function: ``module:function``.
 GROUPS: dict[str, tuple[str, str]] = {
     "sft": ("primebeaker.cli.sft", "Preview and submit supervised fine-tuning."),
     "rl": ("primebeaker.cli.rl", "Preview and submit reinforcement learning."),
     "toml": ("primebeaker.cli.toml", "Read, edit, bind, check and compare training TOMLs."),
     "services": ("primebeaker.cli.services", "Preview, launch, look at and stop LiteRegistry service stacks."),
+    "list": ("primebeaker.cli.experiments:list_experiments", "List experiments, newest first."),
+    "status": ("primebeaker.cli.experiments:status", "Print the state of an experiment and of each replica."),
+    "logs": ("primebeaker.cli.experiments:logs", "Print an experiment's log lines."),
+    "follow": ("primebeaker.cli.experiments:follow", "Follow an experiment until it ends."),
+    "stop": ("primebeaker.cli.experiments:stop", "Stop experiments."),
+    "local": ("primebeaker.cli.local", "Look after experiments of the engine on this machine."),
 }
 
 
@@ -31,7 +38,7 @@ def build_app() -> App:
         help_format="plaintext",
     )
     for name, (module, sentence) in GROUPS.items():
-        app.command(f"{module}:app", name=name, help=sentence)
+        app.command(module if ":" in module else f"{module}:app", name=name, help=sentence)
     return app
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 
 from primebeaker.beaker.engine import Engine, choose_engine_name
+from primebeaker.cli.output import warn
 
 __all__ = ["open_engine"]
 
@@ -17,7 +18,7 @@ def open_engine(flag: str | None) -> Engine:
         ExternalError: The engine cannot be reached.
     """
     if choose_engine_name(flag) == "local":
-        local: Engine = import_module("primebeaker.local").LocalEngine()
+        local: Engine = import_module("primebeaker.local").LocalEngine(warn=warn)
         return local
     from primebeaker.beaker.executable import BeakerExecutable
 

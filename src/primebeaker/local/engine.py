@@ -203,7 +203,7 @@ class LocalEngine(Engine):
         since: datetime | None = None,
     ) -> Iterator[LogLine]:
         """See :meth:`Engine.logs`; ``id_or_name`` may be a job's id too. Values of secrets are masked."""
-        row, job_id = self._experiment_or_job(id_or_name)
+        row, job_id = self.experiment_or_job(id_or_name)
         tasks = {item.id: item for item in self.store.tasks(row.id)}
         self._check_selection(tasks.values(), rank, task)
         redact = self.secrets.redactor(row.workspace, row.spec, row.id)
@@ -277,7 +277,7 @@ class LocalEngine(Engine):
 
     def job_shape(self, job_id: str) -> dict[str, Any]:
         """The job as the object that ``beaker job get --format json`` prints."""
-        row, found = self._experiment_or_job(job_id)
+        row, found = self.experiment_or_job(job_id)
         if found is None:
             raise UserError(f"{job_id}: no such job")
         job = next(job for job in self.store.jobs(row.id) if job.id == found)
@@ -294,7 +294,7 @@ class LocalEngine(Engine):
 
     def request_job_stop(self, job_id: str) -> None:
         """Ask for the end of one job; does not wait."""
-        row, found = self._experiment_or_job(job_id)
+        row, found = self.experiment_or_job(job_id)
         if found is None:
             raise UserError(f"{job_id}: no such job")
         self._request(row, found, "job_stop_requested", "stopped")
@@ -401,7 +401,8 @@ class LocalEngine(Engine):
         if row.state == "failed" and any(job.message == LOST for job in self.store.jobs(row.id)):
             kill_leftovers(job.id for job in self.store.jobs(row.id))
 
-    def _experiment_or_job(self, text: str) -> tuple[ExperimentRow, str | None]:
+    def experiment_or_job(self, text: str) -> tuple[ExperimentRow, str | None]:
+        """The experiment that ``text`` names, and the job's id when it names one of its jobs."""
         reconcile(self.store)
         row = self.store.experiment_of_job(text.upper())
         return (row, text.upper()) if row is not None else (self.store.find(text), None)

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from primebeaker.beaker.legality import check_spec
 from primebeaker.errors import Mistakes, UserError
 
@@ -95,15 +93,10 @@ def gpu_warning(spec: Mapping[str, Any]) -> str | None:
 
 
 def _yaml(text: str, file: str) -> Any:
-    loader = yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader
-    try:
-        return yaml.load(text, Loader=loader)  # noqa: S506 - a safe loader
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        problem = getattr(error, "problem", None) or str(error)
-        raise UserError(
-            f"is neither JSON nor YAML: {problem}", file=file, line=mark.line + 1 if mark is not None else None
-        ) from error
+    # Specs are JSON as a rule, and a YAML parser costs more than the rest of this module.
+    from primebeaker.config.yaml_loader import parse_yaml
+
+    return parse_yaml(text, file).values
 
 
 def account_name() -> str:

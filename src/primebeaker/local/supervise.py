@@ -49,6 +49,11 @@ class Verdict(NamedTuple):
     message: str
     canceled_code: int | None = None
 
+    @property
+    def canceled(self) -> bool:
+        """Whether it ends what would have gone on."""
+        return self.state in ("canceled", "preempted")
+
 
 @dataclass
 class Live:
@@ -292,6 +297,9 @@ class _Run:
         """End what runs of these jobs; the first verdict of a job stays."""
         for live in lives:
             if live.ended or live.verdict is not None:
+                continue
+            if live.child is not None and live.child.exit is not None and verdict.canceled:
+                # It has ended by itself; that it was to be ended meanwhile changes nothing.
                 continue
             live.verdict = verdict
             if live.timer is not None:

@@ -1,0 +1,171 @@
+"""What a user wants to know about an experiment: each replica's state and phase, and the first cause of a failure.
+
+The engine gives states, times and exit codes.  Tasks whose replicas meet in a shared folder (``RENDEZVOUS_DIR``) also
+leave there what each role is doing; it is read when that folder is visible from here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from primebeaker.beaker.models import Experiment, Job
+
+__all__ = ["ExperimentStatus", "ReplicaStatus", "experiment_status"]
+
+# The phase in which a role only watches what it has started.
+_READY_PHASE = "run"
+
+
+@dataclass(frozen=True)
+class ReplicaStatus:
+    """One replica, by its newest job."""
+
+    task: str
+    rank: int | None
+    job_id: str
+    #: ``queued`` (not placed yet), ``scheduled``, ``running``, ``ready`` (its role has started everything), or how it
+    #: ended.
+    state: str
+    #: What the role inside says it is doing, when that can be seen.
+    phase: str | None
+    exit_code: int | None
+    message: str
+    attempt: int
+    created: str | None
+    started: str | None
+    ended: str | None
+    #: Seconds from start to end, or until now.
+    seconds: float | None
+
+
+@dataclass(frozen=True)
+class ExperimentStatus:
+    """An experiment and its replicas."""
+
+    id: str
+    name: str
+    workspace: str
+    state: str
+    created: str | None
+    url: str | None
+    #: Which replica failed first and how; None when none did.
+    cause: str | None
+    replicas: tuple[ReplicaStatus, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The JSON document."""
+        return asdict(self)
+
+
+def experiment_status(experiment: Experiment, *, now: datetime | None = None) -> ExperimentStatus:
+    """Sum up an experiment.
+
+    Args:
+        experiment: From an engine.
+        now: The time that running replicas are measured to.
+    """
+    moment = now or datetime.now(UTC)
+    jobs = experiment.latest_jobs
+    attempts: dict[tuple[str, int | None], int] = {}
+    for job in experiment.jobs:
+        key = (job.task, job.replica_rank)
+        attempts[key] = attempts.get(key, 0) + 1
+    replicas = tuple(_replica(job, attempts[(job.task, job.replica_rank)], moment) for job in jobs)
+    return ExperimentStatus(
+        id=experiment.id,
+        name=experiment.name,
+        workspace=experiment.workspace,
+        state=experiment.state,
+        created=_text(experiment.created),
+        url=experiment.url,
+        cause=_told_cause(jobs) or _first_failure(jobs),
+        replicas=replicas,
+    )
+
+
+def _replica(job: Job, attempt: int, now: datetime) -> ReplicaStatus:
+    status = job.status
+    ended = status.exited or status.failed or status.finalized
+    phase = None if ended else _phase(job)
+    state: str = "queued" if job.state == "created" else job.state
+    if state == "running" and phase == _READY_PHASE:
+        state = "ready"
+    seconds = round(((ended or now) - status.started).total_seconds(), 1) if status.started else None
+    return ReplicaStatus(
+        task=job.task,
+        rank=job.replica_rank,
+        job_id=job.id,
+        state=state,
+        phase=phase,
+        exit_code=status.exit_code,
+        message=status.message or status.canceled_for or "",
+        attempt=attempt,
+        created=_text(status.created),
+        started=_text(status.started),
+        ended=_text(ended),
+        seconds=seconds,
+    )
+
+
+def _first_failure(jobs: tuple[Job, ...]) -> str | None:
+    """The replica that failed first; one that was canceled because of it is no cause."""
+    failed = [job for job in jobs if job.state == "failed"] or [job for job in jobs if job.state == "preempted"]
+    if not failed:
+        return None
+    first = min(failed, key=lambda job: job.status.exited or job.status.failed or datetime.max.replace(tzinfo=UTC))
+    rank = f" rank {first.replica_rank}" if first.replica_rank is not None else ""
+    how = first.status.message or first.status.canceled_for
+    if not how:
+        how = f"ended with {first.status.exit_code}" if first.status.exit_code is not None else first.state
+    return f"{first.task}{rank} {how}"
+
+
+def _told_cause(jobs: tuple[Job, ...]) -> str | None:
+    """What the roles themselves wrote down as the first cause."""
+    for job in jobs:
+        folder = _rendezvous(job)
+        epoch = _read(folder / "epoch.json").get("epoch") if folder is not None else None
+        if folder is None or not isinstance(epoch, str) or not any(item.state == "failed" for item in jobs):
+            continue
+        shutdown = _read(folder / "epochs" / epoch / "shutdown.json")
+        message = shutdown.get("message")
+        if isinstance(message, str) and message:
+            return " ".join(message.splitlines()[:1])
+    return None
+
+
+def _phase(job: Job) -> str | None:
+    folder = _rendezvous(job)
+    if folder is None or job.state != "running":
+        return None
+    member = _read(folder / "members" / f"{job.replica_rank or 0}.json")
+    # A file of an earlier start of the same rank says nothing about this one.
+    if member.get("job_id") not in (None, job.id):
+        return None
+    phase = member.get("phase")
+    return phase if isinstance(phase, str) else None
+
+
+def _rendezvous(job: Job) -> Path | None:
+    entries = job.spec.get("envVars")
+    for entry in entries if isinstance(entries, list) else []:
+        if isinstance(entry, Mapping) and entry.get("name") == "RENDEZVOUS_DIR" and entry.get("value"):
+            return Path(str(entry["value"]))
+    return None
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _text(time: datetime | None) -> str | None:
+    return None if time is None else time.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
-from primebeaker.bundled import ENVIRONMENT_NAMESPACE, MODULES
+from primebeaker.bundled import ENVIRONMENT_NAMESPACE
+from primebeaker.config.environments import bundled_module
 from primebeaker.errors import Mistakes, UserError
 from primebeaker.prime_rl import builtin, validated
 from primebeaker.prime_rl.contract import DEFAULT, Component, Contract
@@ -296,9 +297,9 @@ def with_environment_namespace(values: Mapping[str, Any]) -> Table:
 
 
 def _loadable_id(identifier: str) -> str:
-    path, _, function = identifier.partition(":")
-    module = path.rpartition(".")[2]
-    if module not in MODULES:
+    function = identifier.partition(":")[2]
+    module = bundled_module(identifier)
+    if module is None:
         return identifier
     if function not in ("", "load_environment"):
         raise UserError(

@@ -12,13 +12,22 @@ import contextlib
 import logging
 import time
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 
+from primebeaker.environments._shared.behaviour import InfrastructureFault, RolloutFault, State
 from primebeaker.environments._shared.outcomes import Outcome, is_worth_a_retry, outcome_of_error, outcome_of_reply
 from primebeaker.redaction import Redactor
 
-__all__ = ["MOST_SCORER_REQUESTS", "MOST_TOOL_REQUESTS", "OutageLog", "ServicePool", "call_service", "pooled"]
+__all__ = [
+    "MOST_SCORER_REQUESTS",
+    "MOST_TOOL_REQUESTS",
+    "OutageLog",
+    "ServicePool",
+    "call_service",
+    "pooled",
+    "watch_outcomes",
+]
 
 logger = logging.getLogger("primebeaker.environments")
 
@@ -183,3 +192,33 @@ class OutageLog:
         self._warned[service] = now
         logger.warning("%s: the %s service fails; rollouts hit: %d", self._environment, service, len(hit))
         hit.clear()
+
+
+def watch_outcomes(
+    environment: str, env: Any, state: State, live: Any, outages: OutageLog, outcomes: Iterable[tuple[str, Outcome]]
+) -> None:
+    """Keep count of service failures in a row, and end the rollout when there are too many.
+
+    Args:
+        environment: The canonical name, for messages.
+        env: The environment, for ``max_consecutive_infrastructure_errors``.
+        state: The rollout.
+        live: Its live side, which keeps ``failures_in_row``.
+        outages: Where outages are reported.
+        outcomes: Tool names and outcomes in call order.
+
+    Raises:
+        InfrastructureFault: A service failed too often in a row; training on that would teach that tools are useless.
+        RolloutFault: A setting of the run is wrong.
+    """
+    most = env.max_consecutive_infrastructure_errors
+    for name, outcome in outcomes:
+        if outcome.kind == "configuration":
+            raise RolloutFault(f"{environment}: terminal_truncation: {outcome.output['stderr']}")
+        if outcome.kind != "service":
+            live.failures_in_row = 0
+            continue
+        live.failures_in_row += 1
+        outages.note(name, state["trajectory_id"])
+        if most is not None and live.failures_in_row >= most:
+            raise InfrastructureFault(f"the {name} service failed {live.failures_in_row} times in a row")

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 __all__ = [
+    "LONG_TEXT",
     "content_text",
     "hidden_reasoning",
     "strip_special_tokens",
@@ -18,6 +19,9 @@ __all__ = [
     "without_thinking",
     "without_thinking_tags",
 ]
+
+#: Above this many characters a reply is parsed in a thread, so that other rollouts keep going.
+LONG_TEXT = 100_000
 
 _TAG = re.compile(r"<(?P<close>/?)(?P<kind>think|redacted_thinking)>", re.IGNORECASE)
 _OPENING = re.compile(r"<(?:think|redacted_thinking)>", re.IGNORECASE)

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from primebeaker.environments._shared.harmony import HarmonyMessage, harmony_messages
-from primebeaker.environments._shared.json_values import strict_decode
 from primebeaker.environments._shared.thinking import strip_special_tokens, visible_text, without_thinking_tags
+from primebeaker.runtime.json_spans import strict_decode
 
 __all__ = [
     "BrokenCall",

@@ -14,7 +14,6 @@ from typing import Any
 
 from primebeaker.environments._shared.behaviour import (
     Behaviour,
-    InfrastructureFault,
     Message,
     Reward,
     RolloutFault,
@@ -26,8 +25,8 @@ from primebeaker.environments._shared.final_answer import has_final_verdict
 from primebeaker.environments._shared.live import LiveRollout, drop_live, live_of, output_of
 from primebeaker.environments._shared.outcomes import Outcome, failed
 from primebeaker.environments._shared.results import stored_output
-from primebeaker.environments._shared.services import OutageLog, ServicePool
-from primebeaker.environments._shared.thinking import visible_text
+from primebeaker.environments._shared.services import OutageLog, ServicePool, watch_outcomes
+from primebeaker.environments._shared.thinking import LONG_TEXT, visible_text
 from primebeaker.environments._shared.tool_calls import ToolCall, is_malformed, message_calls
 from primebeaker.environments._shared.tool_clients import run_client
 from primebeaker.environments._shared.tool_specs import TOOL_SPECS, check_call, parameter_schemas
@@ -39,9 +38,6 @@ TOOL, FINAL, INVALID = "tool", "final", "invalid"
 
 #: Calls of one message that run at a time.
 MOST_CONCURRENT_CALLS = 8
-
-# Above this many characters a reply is parsed in a thread, so that other rollouts keep going.
-_LONG_TEXT = 100_000
 
 
 def _stops(env: Any, state: State) -> bool:
@@ -167,7 +163,7 @@ class ToolBehaviour(Behaviour):
             live.calls = message_calls(message, self.schemas(env))
             return self.route(env, state, message)
 
-        long = len(visible_text(message)) > _LONG_TEXT
+        long = len(visible_text(message)) > LONG_TEXT
         state["jtc_tool_route"] = await asyncio.to_thread(read) if long else read()
         state["jtc_tool_calls"] = [
             {"name": call.name, "arguments": call.arguments, "id": call.id}
@@ -192,7 +188,8 @@ class ToolBehaviour(Behaviour):
             self._note_submissions(state, live)
         outcomes += [failed("result", self.refusal(env)) for _ in refused]
         messages = self._answers(env, state, live, calls, outcomes)
-        self._watch_services(env, state, live, calls, outcomes)
+        named = [(call.name, outcome) for call, outcome in zip(calls, outcomes, strict=True)]
+        watch_outcomes(self.environment, env, state, live, self.outages, named)
         return messages
 
     async def _run_all(self, env: Any, state: State, calls: Sequence[ToolCall]) -> list[Outcome]:
@@ -229,21 +226,6 @@ class ToolBehaviour(Behaviour):
             state["jtc_tool_history"].append(entry)
         state["jtc_tool_results"] = results
         return messages
-
-    def _watch_services(
-        self, env: Any, state: State, live: LiveRollout, calls: Sequence[ToolCall], outcomes: Sequence[Outcome]
-    ) -> None:
-        most = env.max_consecutive_infrastructure_errors
-        for call, outcome in zip(calls, outcomes, strict=True):
-            if outcome.kind == "configuration":
-                raise RolloutFault(f"{self.environment}: terminal_truncation: {outcome.output['stderr']}")
-            if outcome.kind != "service":
-                live.failures_in_row = 0
-                continue
-            live.failures_in_row += 1
-            self.outages.note(call.name, state["trajectory_id"])
-            if most is not None and live.failures_in_row >= most:
-                raise InfrastructureFault(f"the {call.name} service failed {live.failures_in_row} times in a row")
 
     def _note_submissions(self, state: State, live: LiveRollout) -> None:
         state["jtc_submit_submissions"] = live.submissions.as_dict()

@@ -13,7 +13,7 @@ from primebeaker.environments._shared.factory import Values
 from primebeaker.environments._shared.pages import PageFault
 from primebeaker.environments._shared.services import ServicePool, call_service, pooled
 
-__all__ = ["build_tool_clients", "page_fetcher"]
+__all__ = ["build_tool_clients", "page_fetcher", "terminal_client"]
 
 
 def build_tool_clients(tools: Iterable[str], values: Values, pool: ServicePool) -> dict[str, Any]:
@@ -27,14 +27,19 @@ def build_tool_clients(tools: Iterable[str], values: Values, pool: ServicePool) 
     return clients
 
 
-def _terminal(values: Values, pool: ServicePool) -> Any:
-    terminal = pooled(
+def terminal_client(values: Values, pool: ServicePool) -> Any:
+    """The client of the terminal service that the arguments name."""
+    return pooled(
         TerminalExecutionClient,
         pool,
         values["terminal_server_url"],
         timeout=values["timeout"],
         truncation=values["terminal_truncation"],
     )
+
+
+def _terminal(values: Values, pool: ServicePool) -> Any:
+    terminal = terminal_client(values, pool)
     if not values["browser_aware_terminal"]:
         return terminal
 

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any, NamedTuple
 
-from primebeaker.environments._shared.json_values import json_spans
+from primebeaker.runtime.json_spans import json_spans
 
 __all__ = ["Verdict", "final_verdict", "is_strict_verdict", "normalize_label", "xml_verdict"]
 

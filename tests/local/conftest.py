@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,21 +12,8 @@ import pytest
 
 from primebeaker.local import LocalEngine
 from primebeaker.local.leftovers import leftovers
-from primebeaker.supervision.processes import look_up
 
-
-def until(condition: Callable[[], object], seconds: float = 20) -> None:
-    """Wait until the condition holds."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        time.sleep(0.02)
-
-
-def alive(pid: int) -> bool:
-    """Whether a process of this pid runs (a zombie does not)."""
-    process = look_up(pid)
-    return process is not None and process.alive
+from ..waiting import until
 
 
 def job_processes(engine: LocalEngine, experiment_id: str) -> list[int]:

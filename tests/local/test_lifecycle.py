@@ -17,7 +17,8 @@ import pytest
 from primebeaker.errors import UserError
 from primebeaker.local import LocalEngine
 
-from .conftest import alive, job_processes, until
+from ..waiting import alive, until
+from .conftest import job_processes
 
 Launch = Callable[..., str]
 

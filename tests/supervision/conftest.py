@@ -6,13 +6,10 @@ import os
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-from primebeaker.supervision.processes import look_up
 
 PRELUDE = """
 import asyncio, os, signal, sys, time
@@ -40,26 +37,6 @@ async def files(*names):
     while not all((here / name).exists() for name in names):
         await asyncio.sleep(0.02)
 """
-
-
-def until(condition: Callable[[], object], seconds: float = 20) -> None:
-    """Wait until the condition holds."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        time.sleep(0.02)
-
-
-def alive(pid: int) -> bool:
-    """Whether a process of this pid runs (a zombie does not)."""
-    process = look_up(pid)
-    return process is not None and process.alive
-
-
-def read_pid(path: Path) -> int:
-    """The pid a test process left in a file, once it is there."""
-    until(lambda: path.exists() and path.read_text().strip())
-    return int(path.read_text())
 
 
 @pytest.fixture

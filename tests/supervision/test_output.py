@@ -12,7 +12,7 @@ import pytest
 
 from primebeaker.supervision.output import INDEX_RECORD, MOST_LINE_BYTES, Console, LineSplitter, LogFile, LogOptions
 
-from .conftest import until
+from ..waiting import until
 
 Supervise = Callable[..., subprocess.Popen[str]]
 

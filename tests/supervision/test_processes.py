@@ -12,7 +12,7 @@ import pytest
 from primebeaker.supervision import processes
 from primebeaker.supervision.processes import MARKER, descendants, look_up, marked, send_signal, snapshot
 
-from .conftest import until
+from ..waiting import until
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import alive, read_pid, until
+from ..waiting import alive, read_pid, until
 
 Supervise = Callable[..., subprocess.Popen[str]]
 

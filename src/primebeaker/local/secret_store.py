@@ -53,7 +53,7 @@ class SecretStore:
         if not _NAME.fullmatch(name):
             raise UserError(f"{name!r}: expected a secret's name of letters, digits, '.', '_' and '-'")
         path = self._path(workspace, name)
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _make_private(path.parent)
         atomic_write(path, value, mode=0o600)
 
     def read(self, workspace: str, name: str) -> str | None:
@@ -92,7 +92,7 @@ class SecretStore:
     def keep_origin(self, experiment_id: str, origin: Origin) -> None:
         """Keep what an experiment was started with."""
         path = self._origin(experiment_id)
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _make_private(path.parent)
         atomic_write_json(
             path,
             {"environment": origin.environment, "gpu_environment": origin.gpu_environment, "secrets": origin.secrets},
@@ -129,6 +129,13 @@ class SecretStore:
 
     def _origin(self, experiment_id: str) -> Path:
         return self._folder / "experiments" / f"{experiment_id}.json"
+
+
+def _make_private(folder: Path) -> None:
+    """Make a folder and its missing parents, readable by nobody else."""
+    if not folder.is_dir():
+        _make_private(folder.parent)
+        folder.mkdir(exist_ok=True, mode=0o700)
 
 
 def secret_names(spec: Mapping[str, object]) -> list[str]:

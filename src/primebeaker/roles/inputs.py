@@ -255,8 +255,11 @@ def read_inputs(
         read.wrong("LAUNCH_ID", "1 to 128 letters, digits, dots, dashes and underscores")
     timeout = read.number("RENDEZVOUS_TIMEOUT_SECONDS", 0, None, None, above=True)
     specific: dict[str, Any] = {"required_services": {}}
+    used = gpus
     if rl:
         specific = _rl_inputs(read, nodes, gpus, config_path, tensor_parallel)
+        used = specific["trainer_gpus"] + specific["mixed_infer_gpus"] if rank == 0 else gpus
+    _enough_devices(read, used)
     tunables = _tunables(read)
     read.mistakes.raise_if_any()
     return RoleInputs(
@@ -392,6 +395,13 @@ def _enough_gpus(read: _Reader, gpus: int, seen: int | None) -> None:
         read.wrong("GPUS_PER_NODE", f"at most BEAKER_ASSIGNED_GPU_COUNT = {assigned}")
     elif seen is not None and gpus > seen:
         read.wrong("GPUS_PER_NODE", f"at most the {seen} GPUs that nvidia-smi lists")
+
+
+def _enough_devices(read: _Reader, used: int) -> None:
+    """GPU indexes count into the role's own list of devices, where it has one."""
+    own = read.env.get("CUDA_VISIBLE_DEVICES")
+    if own is not None and len([device for device in own.split(",") if device.strip()]) < used:
+        read.wrong("CUDA_VISIBLE_DEVICES", f"at least {used} devices")
 
 
 _TUNABLES: dict[str, tuple[str, float, float | None]] = {

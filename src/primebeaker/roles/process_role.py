@@ -120,7 +120,7 @@ class ProcessRole:
 
     def tell(self, cause: Cause) -> None:
         """Say why the role ends."""
-        if cause.cause == "mistake":
+        if cause.cause == "mistake" and cause.code != ExitCode.PEER_FAILED:
             for line in (cause.message, *cause.detail):
                 sys.stderr.write(f"primebeaker: error: {self.events.redact(line)}\n")
             sys.stderr.flush()

@@ -29,6 +29,7 @@ __all__ = ["EPOCH_SCHEMA", "MEMBER_SCHEMA", "Epoch", "MemberFile", "MemberScan",
 MEMBER_SCHEMA = "primebeaker.member/v1"
 EPOCH_SCHEMA = "primebeaker.epoch/v1"
 _KEPT_EPOCHS = 5
+_BEFORE_START = frozenset({"dirs", "setup", "programs", "assemble"})
 _MOST_NAMED = 10
 _PROGRESS_SECONDS = 30.0
 
@@ -249,8 +250,9 @@ class Rendezvous:
         while True:
             members = await self.scan.look()
             self._refuse_ended(members, alive)
+            # One that runs belongs to an earlier start, and will notice that it is alone.
             ready = {
-                rank: value for rank, value in members.items() if value.get("ip") and value.get("phase") != "ended"
+                rank: value for rank, value in members.items() if value.get("phase") == "assemble" and value.get("ip")
             }
             instances = {rank: str(value["instance"]) for rank, value in sorted(ready.items())}
             if len(ready) != said[0] or time.monotonic() - said[1] > _PROGRESS_SECONDS:
@@ -271,11 +273,11 @@ class Rendezvous:
             await poll.sleep()
 
     def _refuse_ended(self, members: Mapping[int, Mapping[str, Any]], alive: dict[int, str]) -> None:
-        """A rank seen alive that then ended has failed; one that was never seen alive is an old file."""
+        """A rank seen on its way to the start that then ended has failed; others that ended are of an earlier start."""
         for rank, value in members.items():
-            if value.get("phase") != "ended":
+            if value.get("phase") in _BEFORE_START:
                 alive[rank] = str(value["instance"])
-            elif alive.get(rank) == value["instance"]:
+            elif value.get("phase") == "ended" and alive.get(rank) == value["instance"]:
                 reason = value.get("message") or "no reason given"
                 raise RoleFault(
                     ExitCode.PEER_FAILED,

@@ -97,12 +97,10 @@ class Watch:
 
     async def look(self) -> Cause | Complete | None:
         """What ends this role, if anything does."""
-        found = await self._look_at_members()
-        if found is not None:
-            return found
+        # First of all: a process that was stopped for a while must notice a newer start before anything else.
         value = await self._files.read(self._paths.epoch_file)
         found = judge_epoch(value, self._epoch, rank=self._rank, instance=self._instance)
-        return found or await self._look_at_epoch()
+        return found or await self._look_at_members() or await self._look_at_epoch()
 
     async def _look_at_members(self) -> Cause | None:
         if self._rank == 0:

@@ -148,6 +148,23 @@ def test_stop_ends_everything_and_is_idempotent(engine: LocalEngine, launch: Lau
     assert engine.get(experiment_id).state == "canceled"
 
 
+def test_a_signal_to_the_supervisor_is_an_orderly_end(engine: LocalEngine, launch: Launch, tmp_path: Path):
+    """As at a shutdown of the machine: TERM reaches the replica, which gets the grace time; nothing is left."""
+    saved = tmp_path / "saved"
+    experiment_id = launch(
+        f"trap 'sleep 0.2; echo yes > {saved}; exit 143' TERM; echo ready; {WAIT_30.partition('; ')[2]}"
+    )
+    until(lambda: [line.text for line in engine.logs(experiment_id)] == ["ready"])
+    row = engine.store.experiment(experiment_id)
+    assert row is not None
+    os.kill(int(row.supervisor_pid or 0), signal.SIGTERM)
+    (job,) = engine.wait(experiment_id, timeout=30).jobs
+    assert saved.exists()
+    assert (job.state, job.status.exit_code) == ("canceled", 143)
+    assert job.status.message == "the supervisor was asked to end by a signal"
+    until(lambda: not alive(int(row.supervisor_pid or 0)))
+
+
 def test_preemption_without_resume_ends_the_experiment(engine: LocalEngine, launch: Launch):
     experiment_id = launch(f"echo ready; {WAIT_30}", replicas=2, propagatePreemption=True)
     until(lambda: len(list(engine.logs(experiment_id))) == 2)

@@ -13,6 +13,7 @@ GROUPS: dict[str, tuple[str, str]] = {
     "sft": ("primebeaker.cli.sft", "Preview and submit supervised fine-tuning."),
     "rl": ("primebeaker.cli.rl", "Preview and submit reinforcement learning."),
     "toml": ("primebeaker.cli.toml", "Read, edit, bind, check and compare training TOMLs."),
+    "env": ("primebeaker.cli.env", "List, show, check and try the bundled environments."),
     "services": ("primebeaker.cli.services", "Preview, launch, look at and stop LiteRegistry service stacks."),
     "list": ("primebeaker.cli.experiments:list_experiments", "List experiments, newest first."),
     "status": ("primebeaker.cli.experiments:status", "Print the state of an experiment and of each replica."),

@@ -1,0 +1,113 @@
+"""`primebeaker env`: list, show, check, and real rollouts against a server."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RIGHT = "<feedback>f</feedback><label>pass</label>"
+
+
+def command(*words, cwd=ROOT):
+    return subprocess.run(
+        [sys.executable, "-m", "primebeaker", "env", *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=cwd,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+    )
+
+
+def test_list_and_show_name_what_is_there():
+    names = [entry["name"] for entry in json.loads(command("list").stdout)]
+    assert {"label", "tool-label", "code-tool-label", "terminal-tool-label", "reward-model"} <= set(names)
+    shown = json.loads(command("show", "jtc-tool-label").stdout)
+    assert shown["name"] == "tool-label"
+    assert [tool["name"] for tool in shown["tool_definitions"]] == ["terminal"]
+    assert {"name": "correct_final_label", "weight": 1.0}.items() <= shown["rewards"][11].items()
+    text = command("show", "label", "--format", "text").stdout
+    assert "valid_format" in text and "[[orchestrator.train.source]]" in text
+
+
+def test_check_of_the_example_toml():
+    done = command("check", "--toml", "examples/rl/config.toml")
+    assert done.returncode == 0, done.stderr
+    assert [(entry["name"], entry["rows"]) for entry in json.loads(done.stdout)] == [("label", 4), ("label", 2)]
+
+
+def test_check_says_what_is_wrong_by_file_row_and_key(tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"question": "q", "answer": "a"}\n{"answer": "a"}\n')
+    toml = tmp_path / "rl.toml"
+    toml.write_text(
+        "[[orchestrator.train.source]]\nname = 'a'\nlegacy.id = 'primebeaker.environments.jtc_label_env'\n"
+        f"legacy.args = {{ dataset = '{rows}' }}\n"
+        "[[orchestrator.eval.source]]\nname = 'b'\nlegacy.id = 'primebeaker.environments.jtc_tool_label_env'\n"
+        f"legacy.args = {{ dataset = '{rows}', max_tool_call = 3 }}\n"
+    )
+    done = command("check", "--toml", toml)
+    assert done.returncode == 2
+    first, second = done.stderr.splitlines()
+    assert f"{toml}: orchestrator.train.source[0].legacy.args: {rows}:2: prompt: missing or empty" in first
+    assert "max_tool_call=3: unknown argument; did you mean 'max_tool_calls'" in second
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("check",), "expected a NAME"),
+        (("check", "lable", "--args", "dataset=x"), "did you mean 'label'"),
+        (("check", "label", "--args", "dataset=nope.jsonl"), "file not found"),
+        (("check", "label", "--args", "dataset"), "expected KEY=VALUE"),
+        (("try", "label"), "--base-url is missing"),
+        (("show", "search-agent-nope"), "unknown environment"),
+    ],
+)
+def test_mistakes_exit_2_with_one_readable_line(words, says):
+    done = command(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_try_runs_rollouts_and_a_rerun_goes_on(model_server, tmp_path):
+    asked = []
+
+    def answer(messages):
+        asked.append(messages)
+        return RIGHT if len(asked) % 2 else "no verdict"
+
+    saved = tmp_path / "rollouts.jsonl"
+    words = ("try", "label", "--args", "dataset=examples/rl/data/train.jsonl", "--model", "m", "--save", saved)
+    with model_server(answer) as base_url:
+        first = command(*words, "--base-url", base_url, "--rollouts", 4, "--concurrency", 2)
+        assert first.returncode == 0, first.stderr
+        data = json.loads(first.stdout)
+        assert (data["rollouts"], data["scored"], len(asked)) == (4, 4, 4)
+        assert data["figures"]["valid_format"]["mean"] == 0.5
+        assert data["figures"]["valid_format"]["zeros"] == 0.5
+        # A line that was being written when the run ended is made anew, and so is what an outage hit.
+        lines = saved.read_text().splitlines()
+        outage = {**json.loads(lines[2]), "error": {"kind": "InfraError", "message": "x"}}
+        saved.write_text("\n".join([*lines[:2], json.dumps(outage), lines[3][:40]]))
+        again = command(*words, "--base-url", base_url, "--rollouts", 6, "--show", 1, "--format", "text")
+        assert again.returncode == 0, again.stderr
+        assert len(asked) == 8
+        assert "6 rollouts" in again.stdout and "valid_format" in again.stdout
+        assert "[assistant]" in again.stdout
+    other = command(*words[:-4], "--model", "other", "--save", saved, "--base-url", base_url)
+    assert other.returncode == 2
+    assert "another model" in other.stderr
+
+
+def test_try_against_nothing_reports_infrastructure_errors():
+    words = ("--args", "dataset=examples/rl/data/train.jsonl", "--model", "m", "--base-url", "http://127.0.0.1:9/v1")
+    done = command("try", "label", *words, "--rollouts", 1)
+    data = json.loads(done.stdout)
+    assert (done.returncode, data["scored"], data["infrastructure_errors"]) == (3, 0, 1)
+    assert "ModelError" in data["first_error"]

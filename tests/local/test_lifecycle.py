@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import shutil
 import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +19,7 @@ import pytest
 
 from primebeaker.errors import UserError
 from primebeaker.local import LocalEngine
+from primebeaker.supervision.processes import descendants, marked, snapshot
 
 from ..waiting import alive, until
 from .conftest import job_processes
@@ -262,6 +266,51 @@ def test_a_lost_supervisor_is_noticed_once_and_leaves_nothing(engine: LocalEngin
     engine.get(experiment_id)
     lost = [event for event in engine.store.events(experiment_id) if event.detail == "supervisor lost"]
     assert len(lost) == 1
+
+
+def test_a_reused_pid_is_no_supervisor(engine: LocalEngine, launch: Launch):
+    """As after a reboot: another process has the supervisor's pid. The experiment is lost, that process is left alone."""
+    experiment_id = launch("exec sleep 600")
+    row = engine.store.experiment(experiment_id)
+    assert row is not None
+    os.kill(int(row.supervisor_pid or 0), signal.SIGKILL)
+    until(lambda: not alive(int(row.supervisor_pid or 0)))
+    with subprocess.Popen(["sleep", "600"]) as other:
+        engine.store.connection.execute("UPDATE experiments SET supervisor_pid = ?", (other.pid,))
+        engine.stop(experiment_id)
+        assert engine.get(experiment_id).jobs[0].status.message == "supervisor lost"
+        assert other.poll() is None
+        other.kill()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_kills_at_random_moments_leave_nothing(engine: LocalEngine, launch: Launch, seed: int):
+    """Supervisor, guardian, replicas or their workers are killed at a random moment: after the next call nothing runs."""
+    chance = random.Random(seed)
+    script = "setsid sh -c 'trap \"\" TERM; while :; do sleep 0.05; done' & while :; do sleep 0.05; done"
+    experiment_id = launch(script, replicas=2, propagateFailure=True)
+    time.sleep(chance.uniform(0, 0.3))
+    row = engine.store.experiment(experiment_id)
+    assert row is not None
+    supervisor = int(row.supervisor_pid or 0)
+    targets = [supervisor] if seed % 2 else []
+    below = [process.pid for process in descendants([supervisor], snapshot())]
+    targets += chance.sample(below, min(len(below), 2))
+    for pid in targets:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    engine.stop(experiment_id)
+    assert engine.get(experiment_id).ended
+    assert not job_processes(engine, experiment_id)
+    assert engine.store.check() == "ok"
+    until(lambda: not [process for process in marked("detached", snapshot()) if _serves(process.pid, experiment_id)])
+
+
+def _serves(pid: int, experiment_id: str) -> bool:
+    try:
+        return experiment_id.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def test_many_experiments_at_once(engine: LocalEngine, write_spec: Callable[..., Path]):

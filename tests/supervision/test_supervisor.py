@@ -284,3 +284,50 @@ def test_starting_a_supervisor_imports_nothing_heavy():
     script = "import sys; from primebeaker.supervision import Supervisor; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     assert not {"pydantic", "cyclopts", "httpx", "yaml", "multiprocessing"} & set(loaded)
+
+
+def test_a_system_without_proc_and_parent_death_signal(supervise: Supervise, tmp_path: Path):
+    """What other systems lack is taken away: exits are still told, groups ended, pids not confused."""
+    output = finish(
+        supervise(
+            """
+            from primebeaker.supervision import processes, supervisor
+            processes.HAS_PROC = False
+            processes._prctl = lambda: None
+            del os.pidfd_open
+
+            async def main():
+                async with Supervisor() as supervisor:
+                    other = supervisor.start(shell("other", 'sh -c "$CAREFUL" & wait'))
+                    stubborn = supervisor.start(shell("stubborn", 'sh -c "$STUBBORN" & exec sleep 600'))
+                    one = supervisor.start(shell("one", "exit 7"))
+                    await files("careful", "stubborn")
+                    first = await supervisor.first_exit()
+                    print(first.name, first.exit.code)
+                    await supervisor.shut_down(grace=2)
+                    print(*[(child.name, child.exit.code) for child in supervisor.children])
+            """
+        )
+    )
+    assert output.splitlines() == ["one 7", "('other', 143) ('stubborn', 143) ('one', 7)"]
+    assert not alive(read_pid(tmp_path / "stubborn"))
+    assert not alive(read_pid(tmp_path / "careful"))
+
+
+def test_the_guardian_takes_the_place_of_the_parent_death_signal(supervise: Supervise, tmp_path: Path):
+    """A killed supervisor's child ends also where the system would not do it by itself."""
+    process = supervise(
+        """
+        from primebeaker.supervision import processes
+        processes._prctl = lambda: None
+
+        async def main():
+            async with Supervisor() as supervisor:
+                supervisor.start(shell("stubborn", STUBBORN))
+                await asyncio.sleep(3600)
+        """
+    )
+    worker = read_pid(tmp_path / "stubborn")
+    process.kill()
+    process.wait()
+    until(lambda: not alive(worker), 5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
 import sys
 import threading
@@ -25,6 +26,9 @@ _MOST_WAITING_LINES = 10_000
 # Enough for the last line of an ended job to arrive.
 _ANSWER_SECONDS = 60.0
 
+# Terminal colours that are readable on dark and light: cyan, green, yellow, blue, magenta, and their bright forms.
+_COLOURS = (36, 32, 33, 34, 35, 96, 92, 93, 94, 95)
+
 Answer = Literal["stop", "follow", "quit"]
 
 
@@ -40,9 +44,16 @@ def print_lines(lines: Iterable[LogLine], *, prefixed: bool, timestamps: bool = 
     Returns:
         How many lines there were.
     """
-    count = 0
+    count, width = 0, 0
     for line in lines:
-        sys.stdout.write(_as_json(line) if as_json else _as_text(line, prefixed=prefixed, timestamps=timestamps))
+        if as_json:
+            text = _as_json(line)
+        else:
+            prefix = _prefix(line) if prefixed else ""
+            # Known replicas line up; a longer prefix that comes later widens the column.
+            width = max(width, len(prefix))
+            text = _stamp(line) * timestamps + _painted(prefix, line.replica_rank, width) + f"{line.text}\n"
+        sys.stdout.write(text)
         sys.stdout.flush()
         count += 1
     return count
@@ -223,12 +234,24 @@ def _ranks(ranks: list[int]) -> str:
     return f"rank {text}" if len(ranks) == 1 else f"ranks {text}"
 
 
-def _as_text(line: LogLine, *, prefixed: bool, timestamps: bool) -> str:
-    stamp = ""
-    if timestamps and line.timestamp is not None:
-        stamp = line.timestamp.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z ")
-    rank = 0 if line.replica_rank is None else line.replica_rank
-    return f"{stamp}{f'[{line.task}/{rank}] ' if prefixed else ''}{line.text}\n"
+def _prefix(line: LogLine) -> str:
+    return f"[{line.task}/{0 if line.replica_rank is None else line.replica_rank}] "
+
+
+def _stamp(line: LogLine) -> str:
+    if line.timestamp is None:
+        return ""
+    return line.timestamp.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z ")
+
+
+def _painted(prefix: str, rank: int | None, width: int) -> str:
+    """The prefix as it is; on a terminal in a column of its own, each rank in its colour."""
+    if not prefix or not sys.stdout.isatty():
+        return prefix
+    padded = prefix.ljust(width)
+    if os.environ.get("NO_COLOR"):
+        return padded
+    return f"\x1b[{_COLOURS[(rank or 0) % len(_COLOURS)]}m{padded}\x1b[0m"
 
 
 def _as_json(line: LogLine) -> str:
@@ -238,5 +261,6 @@ def _as_json(line: LogLine) -> str:
 
 
 def _note(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
+    bold = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    sys.stderr.write(f"\x1b[1m{text}\x1b[0m\n" if bold else f"{text}\n")
     sys.stderr.flush()

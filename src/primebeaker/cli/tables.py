@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
@@ -16,12 +18,12 @@ _UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 
 
 def columns(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Rows under a header, left-aligned; None is shown as a dash."""
+    """Rows under a header, left-aligned; None is shown as a dash. On a terminal lines are cut at its width."""
     cells = [list(header), *(["-" if cell is None or cell == "" else str(cell) for cell in row] for row in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells
-    )
+    most = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells)
+    return "\n".join(line if most is None or len(line) <= most else f"{line[: most - 1]}…" for line in lines)
 
 
 def span(seconds: float | None) -> str | None:

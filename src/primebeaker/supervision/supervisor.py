@@ -11,20 +11,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import re
 import secrets
 import signal
 import subprocess
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from primebeaker.errors import ExternalError
+from primebeaker.supervision.child import Child, ChildSpec, Exit
 from primebeaker.supervision.guardian import Guardian
-from primebeaker.supervision.output import Console, LineSplitter, LogFile, LogOptions
+from primebeaker.supervision.output import Console
 from primebeaker.supervision.processes import (
     DETACHED,
     MARKER,
@@ -37,100 +34,14 @@ from primebeaker.supervision.processes import (
     send_signal,
     snapshot,
 )
+from primebeaker.supervision.stream import ChildStream
 
-__all__ = ["Child", "ChildSpec", "Exit", "Supervisor"]
+__all__ = ["Supervisor"]
 
-_READ_BYTES = 64 * 1024
-_TAIL_LINES = 20
-_TAIL_LINE_BYTES = 2000
-# How long a child may be held up while its log catches up, before output is given up instead.
-_MOST_PAUSE_SECONDS = 1.0
 _LOOK_SECONDS = 0.05
 _ROUNDS = 3
 _ROUND_SECONDS = 2.0
 _REAP_SECONDS = 10.0
-_FLUSH_SECONDS = 2.0
-_TORCHRUN_PREFIX = re.compile(rb"^\[[A-Za-z]*[0-9]*\]:")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChildSpec:
-    """What to start.
-
-    Attributes:
-        name: How the child is called in messages; unique within its supervisor.
-        argv: Program and arguments. A bare program name is looked up on the ``PATH`` of ``env``.
-        env: The whole environment; the supervisor adds its mark.
-        cwd: Working directory.
-        log: Its log file, or None.
-        console_prefix: Copy its lines to the console with this prefix; None keeps them off the console.
-        strip_torchrun_prefix: Remove torchrun's ``[trainer0]:`` from the console copy.
-        wave: Children of lower waves are ended first.
-    """
-
-    name: str
-    argv: Sequence[str]
-    env: Mapping[str, str]
-    cwd: Path
-    log: LogOptions | None = None
-    console_prefix: str | None = None
-    strip_torchrun_prefix: bool = False
-    wave: int = 0
-
-
-class Exit(NamedTuple):
-    """How a child ended."""
-
-    #: Its exit code, 128 + n when signal n ended it.
-    code: int
-    #: The signal that ended it, or None.
-    signal: int | None
-    #: ``time.monotonic()`` of the moment it was noticed.
-    at: float
-
-
-class Child:
-    """A started child. Made by :meth:`Supervisor.start`."""
-
-    def __init__(self, spec: ChildSpec, process: subprocess.Popen[bytes], identity: Process, mark: str) -> None:
-        self.spec = spec
-        #: Its pid and start time; it leads its own session and process group.
-        self.identity = identity
-        self.mark = mark
-        self.exit: Exit | None = None
-        #: Whether it ended before anybody asked it to.
-        self.ended_by_itself = False
-        #: Whether this supervisor has asked it to end.
-        self.ending = False
-        self._process = process
-        self._ended: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
-        self._tail: deque[bytes] = deque(maxlen=_TAIL_LINES)
-        self._reaped = False
-
-    @property
-    def name(self) -> str:
-        """The name of its spec."""
-        return self.spec.name
-
-    @property
-    def pid(self) -> int:
-        """Its process id, which is also its process group and session."""
-        return self.identity.pid
-
-    async def wait(self) -> Exit:
-        """How it ended, once it has."""
-        return await asyncio.shield(self._ended)
-
-    def last_lines(self) -> list[str]:
-        """Its last lines of output, at most 20."""
-        return [line.decode("utf-8", "replace") for line in self._tail]
-
-    def signal(self, number: signal.Signals) -> None:
-        """Signal its process group, unless it has been reaped."""
-        if not self._reaped:
-            # As long as the leader is not reaped, its pid and so its group's number cannot belong to anybody else.
-            with contextlib.suppress(OSError):
-                os.killpg(self.pid, number)
 
 
 class Supervisor:
@@ -162,7 +73,7 @@ class Supervisor:
         self._mark = secrets.token_hex(6)
         # A detached process starts a line of its own.
         self._outer_mark = os.environ.get(MARKER, DETACHED).replace(DETACHED, "")
-        self._streams: dict[Child, _Stream] = {}
+        self._streams: dict[Child, ChildStream] = {}
         loop = asyncio.get_running_loop()
         self._first_exit: asyncio.Future[Child] = loop.create_future()
         self._hurry: asyncio.Future[None] = loop.create_future()
@@ -223,7 +134,7 @@ class Supervisor:
         self._guardian.tell(identity.pid, identity.start)
         child = Child(spec, process, identity, mark)
         self.children.append(child)
-        self._streams[child] = _Stream(child, read_end, self._console, self._report)
+        self._streams[child] = ChildStream(spec, read_end, child._tail, self._console, self._report)
         self._watch(child)
         return child
 
@@ -287,7 +198,7 @@ class Supervisor:
         child._ended.set_result(child.exit)
         if child.ended_by_itself and not self._first_exit.done():
             self._first_exit.set_result(child)
-        if not self._groups_alive([child]):
+        if not child._members(snapshot()):
             self._reap(child)
         if self._on_exit is not None:
             self._on_exit(child)
@@ -315,13 +226,15 @@ class Supervisor:
         if not child._reaped:
             child._process.wait()
             child._reaped = True
+        child._gone = True
 
     async def _until_gone(self, children: Sequence[Child], deadline: float, *, hurried: bool = True) -> None:
         """Wait until no process of the children's groups is alive; a group may outlive its leader."""
         while (pause := deadline - time.monotonic()) > 0 and not (hurried and self._hurry.done()):
             events: list[asyncio.Future[Any]] = [child._ended for child in children if child.exit is None]
             if not events:
-                if not self._groups_alive(children):
+                table = snapshot()
+                if not any(child._members(table) for child in children):
                     return
                 pause = min(pause, _LOOK_SECONDS)
             if hurried:
@@ -330,10 +243,6 @@ class Supervisor:
                 await asyncio.wait(events, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
             else:
                 await asyncio.sleep(pause)
-
-    def _groups_alive(self, children: Iterable[Child]) -> bool:
-        groups = {child.pid for child in children if not child._reaped}
-        return bool(groups) and any(row.alive and row.pgid in groups for row in snapshot().values())
 
     def _all_descendants(self, table: Mapping[int, Process]) -> Iterable[Process]:
         found = {process.pid: process for process in marked(self._mark, table)}
@@ -390,90 +299,3 @@ class Supervisor:
 def _reap_pid(pid: int) -> None:
     with contextlib.suppress(OSError):
         os.waitpid(pid, os.WNOHANG)
-
-
-class _Stream:
-    """The read end of a child's output and where it goes."""
-
-    def __init__(self, child: Child, descriptor: int, console: Console | None, report: Callable[[str], None]) -> None:
-        self._child = child
-        self._descriptor = descriptor
-        self._console = console if child.spec.console_prefix is not None else None
-        self._prefix = (child.spec.console_prefix or "").encode()
-        self._log = None if child.spec.log is None else LogFile(child.spec.log, report=report)
-        self._raw = child.spec.log is not None and child.spec.log.raw
-        self._splitter = LineSplitter()
-        self._loop = asyncio.get_running_loop()
-        self._open = True
-        self._paused_since: float | None = None
-        os.set_blocking(descriptor, False)
-        self._loop.add_reader(descriptor, self._readable)
-
-    def catch_up(self) -> None:
-        """Take what the child has left in the pipe, as far as there is something now."""
-        for _ in range(64):
-            if not self._open or not self._read():
-                return
-
-    def close(self) -> Callable[[], object]:
-        """Stop reading. Returns what is left to do in another thread: writing what is queued."""
-        self.catch_up()
-        self._end()
-        log = self._log
-        return (lambda: log.close(_FLUSH_SECONDS)) if log is not None else (lambda: None)
-
-    def _readable(self) -> None:
-        if self._log is not None and self._log.full and self._pause():
-            return
-        self._read()
-
-    def _pause(self) -> bool:
-        """Hold the child up for a moment while the log catches up. False when that took too long already."""
-        now = self._loop.time()
-        if self._paused_since is None:
-            self._paused_since = now
-        if now - self._paused_since > _MOST_PAUSE_SECONDS:
-            return False
-        self._loop.remove_reader(self._descriptor)
-        self._loop.call_later(_LOOK_SECONDS, self._resume)
-        return True
-
-    def _resume(self) -> None:
-        if self._open:
-            if self._log is not None and not self._log.full:
-                self._paused_since = None
-            self._loop.add_reader(self._descriptor, self._readable)
-
-    def _read(self) -> bool:
-        try:
-            data = os.read(self._descriptor, _READ_BYTES)
-        except BlockingIOError:
-            return False
-        except OSError:
-            data = b""
-        if not data:
-            self._end()
-            return False
-        self._take(self._splitter.feed(data), data)
-        return True
-
-    def _take(self, lines: list[bytes], data: bytes) -> None:
-        if self._log is not None:
-            if self._raw:
-                self._log.write(data)
-            elif lines:
-                self._log.write(b"\n".join(lines) + b"\n")
-        self._child._tail.extend(line[:_TAIL_LINE_BYTES] for line in lines[-_TAIL_LINES:])
-        if self._console is not None:
-            if self._child.spec.strip_torchrun_prefix:
-                lines = [_TORCHRUN_PREFIX.sub(b"", line, count=1) for line in lines]
-            self._console.lines([self._prefix + line for line in lines])
-
-    def _end(self) -> None:
-        if self._open:
-            self._open = False
-            self._loop.remove_reader(self._descriptor)
-            os.close(self._descriptor)
-            self._take(self._splitter.end(), b"")
-            if self._log is not None:
-                self._log.finish()

@@ -213,6 +213,9 @@ class TomlDocument:
         if not in_place and self.path is not None and _same_file(self.path, target):
             raise UserError("is the file that was read", file=target, hint="write another one, or say --in-place")
         try:
+            blocked = next((folder for folder in target.parents if folder.exists() and not folder.is_dir()), None)
+            if blocked is not None:
+                raise UserError(f"cannot be written: {blocked.name} is not a directory", file=target)
             target.parent.mkdir(parents=True, exist_ok=True)
             atomic_write(target, self._text)
         except OSError as error:

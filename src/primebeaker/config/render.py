@@ -37,9 +37,7 @@ def normalize(value: Any, path: Sequence[Any]) -> Any:
         return text
     if isinstance(value, int):
         if not _LEAST_INTEGER <= value <= _MOST_INTEGER:
-            raise _refused(
-                path, f"{int(value):.3e}" if abs(value) > 10**24 else f"{int(value)}", "integers of TOML have 64 bits"
-            )
+            raise _refused(path, "an integer of more than 64 bits")
         return int(value)
     if isinstance(value, float):
         if not math.isfinite(value):

@@ -25,7 +25,7 @@ class Editor:
     """A document's statements while they are edited.
 
     Args:
-        statements: The statements of a valid document; the list is changed in place.
+        statements: The statements of a valid document; the list becomes the editor's own.
         layout: Their layout, when it is known.
         newline: The line end of the document.
     """
@@ -180,7 +180,7 @@ class Editor:
         """Add a pair behind the statement ``anchor`` (None: at the start) and the comments attached to it."""
         text = f"{indent}{'.'.join(map(format_key, keys))} = {render_inline(value)}{self._newline}"
         position = self._start_of_root() if anchor is None else self._behind_comments(anchor + 1)
-        self._splice(position, position, [scan_statement(text)])
+        self._insert(position, [scan_statement(text)])
 
     def _start_of_root(self) -> int:
         """Where the first key of a top level without keys goes: below the opening comments that belong to no header."""
@@ -216,7 +216,7 @@ class Editor:
         added = scan_document(text.replace("\n", self._newline))
         if position and self.statements[position - 1].kind is not Kind.BLANK:
             added.insert(0, Statement(Kind.BLANK, self._newline))
-        self._splice(position, position, added)
+        self._insert(position, added)
 
     def remove(self, path: ConcretePath) -> None:
         """Remove the key, table or element at ``path``; a parent that it leaves empty stays, as an empty table."""
@@ -235,7 +235,7 @@ class Editor:
         if place.prefix:
             self._set_text(place.statement, inner.remove_dotted(text, place.node, place.prefix))
         elif place.owner is None:
-            self._remove_statements([place.statement])
+            self._remove_pairs(path, [place.statement])
         elif place.owner.items is not None:
             self._set_text(place.statement, inner.remove_item(text, place.owner, place.position))
         else:
@@ -244,17 +244,38 @@ class Editor:
     def _remove_dotted(self, path: ConcretePath, table: Table) -> None:
         headers = list(blocks(table))
         if headers:
-            self._remove_bodies(headers)
-            self._layout = None
+            self._remove_bodies(headers, {})
             again = find(self.layout, self.statements, path)
             assert isinstance(again, Table)
             table = again
-        self._remove_statements(table.pairs)
+        self._remove_pairs(path, table.pairs)
+
+    def _remove_pairs(self, path: ConcretePath, numbers: Sequence[int]) -> None:
+        """Remove the pairs that define ``path``; where they alone define its parent, ``parent = {}`` replaces them."""
+        kept: dict[int, Statement] = {}
+        if self._is_only_child(path, Form.DOTTED):
+            first = self.statements[numbers[0]]
+            assert first.value is not None
+            name = ".".join(map(format_key, first.keys[: self._dotted_depth(path[:-1])]))
+            rest = first.text[first.value.end :]
+            kept[numbers[0]] = scan_statement(f"{_indent(first.text)}{name} = {{}}{rest}")
+        self._remove_statements(numbers, kept)
 
     def _remove_blocks(self, path: ConcretePath, table: Table | Array) -> None:
-        self._remove_bodies(list(blocks(table)))
+        headers = sorted(blocks(table))
+        kept: dict[int, Statement] = {}
+        if not isinstance(path[-1], int) and self._is_only_child(path, Form.IMPLICIT):
+            first = self.statements[headers[0]].text
+            name = format_path(_header(path[:-1]))
+            kept[headers[0]] = scan_statement(f"{_indent(first)}[{name}]{self._newline}")
+        self._remove_bodies(headers, kept)
 
-    def _remove_bodies(self, headers: Sequence[int]) -> None:
+    def _is_only_child(self, path: ConcretePath, form: Form) -> bool:
+        """Whether the parent of ``path`` is a table written in ``form`` that holds nothing else."""
+        parent = find(self.layout, self.statements, path[:-1])
+        return isinstance(parent, Table) and parent.form is form and len(parent.children) == 1
+
+    def _remove_bodies(self, headers: Sequence[int], kept: Mapping[int, Statement]) -> None:
         """Remove headers with their bodies; blank lines and comments that belong to the next header stay."""
         gone: list[int] = []
         for header in headers:
@@ -268,17 +289,24 @@ class Editor:
             start = header
             # Of the blank lines around the gap one was this table's own.
             alone = stop == len(self.statements) or self.statements[stop].kind is Kind.BLANK
-            if alone and start and self.statements[start - 1].kind is Kind.BLANK:
+            if alone and start and self.statements[start - 1].kind is Kind.BLANK and header not in kept:
                 start -= 1
             gone.extend(range(start, stop))
-        self._remove_statements(gone)
+        self._remove_statements(gone, kept)
 
-    def _remove_statements(self, numbers: Sequence[int]) -> None:
-        for number in sorted(set(numbers), reverse=True):
-            self._splice(number, number + 1, [])
+    def _remove_statements(self, numbers: Sequence[int], kept: Mapping[int, Statement]) -> None:
+        """Remove statements; those of ``kept`` are replaced instead."""
+        gone = set(numbers)
+        self._change(
+            [
+                kept.get(number, statement)
+                for number, statement in enumerate(self.statements)
+                if number not in gone or number in kept
+            ]
+        )
 
     def _keep_parent(self, path: ConcretePath) -> None:
-        """Write the parent of a removed path again when nothing else defined it."""
+        """Write the parent of a removed path again when nothing else defines it."""
         parent = path[:-1]
         if not parent or find(self.layout, self.statements, parent) is not None:
             return
@@ -289,19 +317,20 @@ class Editor:
     def _set_text(self, number: int, text: str) -> None:
         self.statements[number] = scan_statement(text)
 
-    def _splice(self, start: int, end: int, added: list[Statement]) -> None:
-        """Replace statements, keeping whether the document ends with a line end."""
-        last = len(self.statements)
-        unended = last > 0 and not self.statements[-1].text.endswith("\n")
-        self.statements[start:end] = added
-        if unended and self.statements:
-            if end == last and start > 0 and added:
-                before = self.statements[start - 1]
-                if not before.text.endswith("\n"):
-                    self.statements[start - 1] = before._replace(text=before.text + self._newline)
-            self.statements[-1] = _without_line_end(self.statements[-1])
-            if not self.statements[-1].text:
-                self.statements.pop()
+    def _insert(self, position: int, added: Sequence[Statement]) -> None:
+        self._change([*self.statements[:position], *added, *self.statements[position:]])
+
+    def _change(self, statements: list[Statement]) -> None:
+        """Take new statements, keeping whether the document ends with a line end."""
+        if self.statements and not self.statements[-1].text.endswith("\n"):
+            for number, statement in enumerate(statements[:-1]):
+                if not statement.text.endswith("\n"):
+                    statements[number] = statement._replace(text=statement.text + self._newline)
+            if statements:
+                statements[-1] = _without_line_end(statements[-1])
+                if not statements[-1].text:
+                    statements.pop()
+        self.statements = statements
         self._layout = None
 
 

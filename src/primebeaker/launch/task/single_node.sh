@@ -31,7 +31,8 @@ run_setup() {
   rm -f "$exported"
 }
 
-mkdir -p /tmp/beaker-result
+# A TMPDIR that the user names need not exist in the image.
+mkdir -p /tmp/beaker-result "${TMPDIR:-/tmp}"
 cd "$WORKING_DIR" || stop_with 2 "the working directory $WORKING_DIR (--working-dir) cannot be entered"
 
 if [ -n "${PRIMEBEAKER_SETUP_COMMAND:-}" ]; then

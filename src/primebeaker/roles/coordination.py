@@ -74,7 +74,7 @@ async def wait_for_redis(registry: str, *, limit: float, stop: Callable[[], bool
             if error is None:
                 return
             reason = _reason(error)
-            refusals = refusals + 1 if _is_refusal(reason) else 0
+            refusals = refusals + 1 if _is_refusal(error) else 0
             if refusals >= _REFUSALS:
                 raise UserError(f"{mask_url_passwords(registry)}: authentication refused: {reason}")
             _stop_or_late(stop, deadline, f"registry {mask_url_passwords(registry)} not reachable: {reason}")
@@ -310,6 +310,8 @@ def _reason(error: Exception) -> str:
     return mask_url_passwords(" ".join(str(error).split())) or type(error).__name__
 
 
-def _is_refusal(reason: str) -> bool:
-    lowered = reason.lower()
-    return any(word in lowered for word in ("wrongpass", "noauth", "invalid password", "authentication required"))
+def _is_refusal(error: BaseException) -> bool:
+    """Whether a store refused who we are; trying again will not help."""
+    text = str(error).lower()
+    words = ("wrongpass", "noauth", "invalid password", "invalid username-password", "authentication required")
+    return type(error).__name__ == "AuthenticationError" or any(word in text for word in words)

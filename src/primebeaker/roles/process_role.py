@@ -35,6 +35,11 @@ def cause_of(error: BaseException) -> Cause:
     return Cause(code=1, cause="internal", message=f"internal fault ({type(error).__name__}: {error})")
 
 
+async def _nothing() -> Cause:
+    """The script of a role that was refused before it began."""
+    return DONE
+
+
 class ProcessRole:
     """Starts children in phases and ends them all, whatever happens first.
 
@@ -84,7 +89,7 @@ class ProcessRole:
 
     async def run(self, signals: StopSignals) -> int:
         """Run to the end; returns the exit code. Nothing that was started is alive then."""
-        script = asyncio.ensure_future(self.script())
+        script = asyncio.ensure_future(self.script() if self.cause is None else _nothing())
         stop = asyncio.ensure_future(signals.wait())
         ended = asyncio.ensure_future(self._ended.wait())
         await asyncio.wait({script, stop, ended}, return_when=asyncio.FIRST_COMPLETED)

@@ -18,7 +18,7 @@ RANK = os.environ.get("BEAKER_REPLICA_RANK", "0")
 def process_name():
     program = os.path.basename(sys.argv[0])
     if program == "inference":
-        return "engine" + os.environ["VLLM_RPC_BASE_PATH"].split("_rank")[1].split("/")[0]
+        return "engine" + os.environ["VLLM_RPC_BASE_PATH"].rsplit("_rank", 1)[1].split("/")[0]
     return {"torchrun": "trainer", "vllm-router": "router"}.get(program, program)
 
 

@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from primebeaker.redaction import Redactor, looks_like_credential, mask_url_passwords, names_a_secret
+from primebeaker.redaction import (
+    Redactor,
+    holds_a_secret,
+    looks_like_credential,
+    mask_credentials,
+    mask_url_passwords,
+    names_a_secret,
+    redact_tree,
+)
 
 # Made up; the shape is what counts.
 TOKEN = "hf_" + "a1B2" * 8
@@ -77,3 +85,64 @@ def test_a_known_secret_never_survives(secret: str, around: str) -> None:
     if secret in "***" or secret in around:
         return
     assert secret not in Redactor([secret])(f"{around}{secret}{around}")
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["api_key", "apiKey", "API_KEY", "HF_TOKEN", "hfToken", "password", "db.passwd", "accessKey", "private-key", "Cookie"],
+)
+def test_keys_of_a_configuration_that_hold_a_secret(key: str) -> None:
+    assert holds_a_secret(key)
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["tokenizer", "max_tokens", "eos_token", "stop_tokens", "wandb_secret", "hf_secret", "key", "monkey", "api", "keys"],
+)
+def test_keys_of_a_configuration_that_do_not(key: str) -> None:
+    assert not holds_a_secret(key)
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "masked"),
+    [
+        ("redis://user:pa55@host:1", "", "redis://***@host:1"),
+        ("use " + TOKEN + " now", "", "use *** now"),
+        ("sk-" + "a" * 16, "", "***"),
+        ("AKIA" + "A" * 16, "", "***"),
+        ("0" * 40, "wandb_api", "***"),
+        ("0" * 40, "commit", "0" * 40),
+        ("http://host/a:b@c", "", "http://host/a:b@c"),
+    ],
+)
+def test_credentials_in_any_text(text: str, key: str, masked: str) -> None:
+    assert mask_credentials(text, key=key) == masked
+
+
+def test_a_tree_keeps_numbers_names_and_secret_references() -> None:
+    tree = {
+        "max_tokens": 1024,
+        "token": True,
+        "auth": {"password": "p", "user": "u"},
+        "envVars": [
+            {"name": "WANDB_API_KEY", "secret": "my_wandb"},
+            {"name": "HF_TOKEN", "value": "x"},
+            {"name": "OUTPUT_DIR", "value": "/runs/a"},
+        ],
+        "secrets": {"HF_TOKEN": "my_hf"},
+        "tokens": ["a"],
+        "passwords": {"password": ["p", 1]},
+    }
+    assert redact_tree(tree) == {
+        "max_tokens": 1024,
+        "token": True,
+        "auth": {"password": "***", "user": "u"},
+        "envVars": [
+            {"name": "WANDB_API_KEY", "secret": "my_wandb"},
+            {"name": "HF_TOKEN", "value": "***"},
+            {"name": "OUTPUT_DIR", "value": "/runs/a"},
+        ],
+        "secrets": {"HF_TOKEN": "my_hf"},
+        "tokens": ["a"],
+        "passwords": {"password": ["***", 1]},
+    }

@@ -8,8 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import Any
 
-__all__ = ["MASK", "Redactor", "looks_like_credential", "mask_url_passwords", "names_a_secret"]
+__all__ = [
+    "MASK",
+    "Redactor",
+    "holds_a_secret",
+    "looks_like_credential",
+    "mask_credentials",
+    "mask_url_passwords",
+    "names_a_secret",
+    "redact_tree",
+]
 
 MASK = "***"
 
@@ -75,3 +85,80 @@ class Redactor:
     def bytes(self, data: bytes) -> bytes:
         """The same for raw log bytes; undecodable bytes are kept."""
         return self(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+
+
+# Words of a key; a border is a character that is neither letter nor digit, or a change from lower to upper case.
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_SECRET_WORDS = frozenset(
+    {"token", "secret", "password", "passwd", "apikey", "credential", "credentials", "cookie", "authorization"}
+)
+_KEY_QUALIFIERS = frozenset({"api", "access", "private"})
+#: Keys that look secret but hold a name or a text token, never a credential.
+_HARMLESS_KEYS = frozenset(
+    {
+        "tokenizer",
+        "eos_token",
+        "bos_token",
+        "pad_token",
+        "unk_token",
+        "stop_token",
+        "stop_tokens",
+        "wandb_secret",
+        "hf_secret",
+        "beaker_token_secret",
+    }
+)
+_URL_USER = re.compile(r"(?<=://)[^\s/?#@\"']*:[^\s/?#@\"']*@")
+_SHAPED = re.compile(
+    r"(?<![A-Za-z0-9])(?:hf_[A-Za-z0-9]{10,}|sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|AKIA[0-9A-Z]{16})"
+)
+_WANDB_KEY = re.compile(r"(?<![0-9A-Fa-f])[0-9a-fA-F]{40}(?![0-9A-Fa-f])")
+
+
+def holds_a_secret(key: str) -> bool:
+    """Whether a string under this key of a configuration is a credential.
+
+    Stricter than :func:`names_a_secret`: the key is taken apart into words, so ``max_tokens``, ``tokenizer`` and
+    ``eos_token`` stay readable, and so do fields that hold only a secret's *name* (``wandb_secret``).
+    """
+    if key.lower() in _HARMLESS_KEYS:
+        return False
+    words = [word.lower() for word in _WORD.findall(key)]
+    return not _SECRET_WORDS.isdisjoint(words) or ("key" in words and not _KEY_QUALIFIERS.isdisjoint(words))
+
+
+def mask_credentials(text: str, *, key: str = "") -> str:
+    """The text without user names and passwords in URLs and without words shaped like a credential.
+
+    Args:
+        text: Any text, of one line or many.
+        key: The key it stands under; 40 hexadecimal digits are a credential only where it names W&B.
+    """
+    if "://" in text:
+        text = _URL_USER.sub(f"{MASK}@", text)
+    text = _SHAPED.sub(MASK, text)
+    return _WANDB_KEY.sub(MASK, text) if "wandb" in key.lower() else text
+
+
+def redact_tree(value: Any, *, key: str = "") -> Any:
+    """A copy of a parsed TOML, YAML or JSON value in which no string is a credential.
+
+    Numbers and booleans stay.  An environment list (``[{name, value}]``) uses each ``name`` as the key of its
+    ``value``; ``secret`` beside a ``name``, and every value of a ``secrets`` mapping, is only a secret's name.
+    """
+    if isinstance(value, str):
+        return MASK if value and holds_a_secret(key) else mask_credentials(value, key=key)
+    if isinstance(value, list):
+        return [redact_tree(item, key=key) for item in value]
+    if isinstance(value, dict):
+        name = value.get("name")
+        entry = isinstance(name, str)
+        redacted: dict[Any, Any] = {}
+        for field, item in value.items():
+            label = str(field)
+            if key.lower() == "secrets" or (entry and label == "secret"):
+                redacted[field] = redact_tree(item)
+            else:
+                redacted[field] = redact_tree(item, key=str(name) if entry and label == "value" else label)
+        return redacted
+    return value

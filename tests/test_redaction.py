@@ -89,7 +89,18 @@ def test_a_known_secret_never_survives(secret: str, around: str) -> None:
 
 @pytest.mark.parametrize(
     "key",
-    ["api_key", "apiKey", "API_KEY", "HF_TOKEN", "hfToken", "password", "db.passwd", "accessKey", "private-key", "Cookie"],
+    [
+        "api_key",
+        "apiKey",
+        "API_KEY",
+        "HF_TOKEN",
+        "hfToken",
+        "password",
+        "db.passwd",
+        "accessKey",
+        "private-key",
+        "Cookie",
+    ],
 )
 def test_keys_of_a_configuration_that_hold_a_secret(key: str) -> None:
     assert holds_a_secret(key)
@@ -97,7 +108,18 @@ def test_keys_of_a_configuration_that_hold_a_secret(key: str) -> None:
 
 @pytest.mark.parametrize(
     "key",
-    ["tokenizer", "max_tokens", "eos_token", "stop_tokens", "wandb_secret", "hf_secret", "key", "monkey", "api", "keys"],
+    [
+        "tokenizer",
+        "max_tokens",
+        "eos_token",
+        "stop_tokens",
+        "wandb_secret",
+        "hf_secret",
+        "key",
+        "monkey",
+        "api",
+        "keys",
+    ],
 )
 def test_keys_of_a_configuration_that_do_not(key: str) -> None:
     assert not holds_a_secret(key)

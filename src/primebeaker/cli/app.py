@@ -21,6 +21,7 @@ GROUPS: dict[str, tuple[str, str]] = {
     "follow": ("primebeaker.cli.experiments:follow", "Follow an experiment until it ends."),
     "stop": ("primebeaker.cli.experiments:stop", "Stop experiments."),
     "local": ("primebeaker.cli.local", "Look after experiments of the engine on this machine."),
+    "watcher": ("primebeaker.cli.watcher", "Index runs and evaluations, show where a checkpoint came from."),
 }
 
 

@@ -50,7 +50,7 @@ class Result:
 
 def print_result(result: Result, chosen: str | None) -> None:
     """Print ``result`` as ``--format`` says, by default JSON when stdout is not a terminal."""
-    as_text = chosen == "text" if chosen else sys.stdout.isatty()
+    as_text = chosen != "json" if chosen else sys.stdout.isatty()
     if as_text and result.text is not None:
         text = result.text()
     else:

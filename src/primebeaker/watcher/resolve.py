@@ -154,7 +154,7 @@ class Resolver:
         sources = list(dict.fromkeys(path for home in homes for path in self.bindings.configs.get(home, ())))
         specs = sorted({path for home in homes for path in self.bindings.launches.get(home, ())})
         resume_configs, manifests, resolved, joint_records = (
-            [path for home in homes for path in self._by_home[kind].get(home, ())]
+            next((found for home in homes if (found := self._by_home[kind].get(home))), [])
             for kind in ("resume_configs", "attempts", "resolved", "joint_records")
         )
         launches = {path: self.facts.launches[path] for path in specs}

@@ -5,17 +5,18 @@ from __future__ import annotations
 import fnmatch
 import json
 import os
+import posixpath
 import re
 import sqlite3
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from primebeaker.errors import UserError
-from primebeaker.watcher.paths import PathMap, normalise
+from primebeaker.watcher.paths import PathMap, checkpoint_step, normalise, run_dir_of
 
-__all__ = ["LIST_FIELDS", "Given", "RootReport", "Roots", "choose_roots", "stored_roots"]
+__all__ = ["LIST_FIELDS", "Given", "RootReport", "Roots", "choose_roots", "extended", "report_roots", "stored_roots"]
 
 Source = Literal["flag", "env", "stored", "default"]
 
@@ -107,6 +108,14 @@ class Roots:
             if item.name != "sources"
             for value in [getattr(self, item.name)]
         }
+
+
+def extended(given: Given, roots: Roots, *, train: Sequence[str], model: str) -> Given:
+    """The roots of an index of one model: the effective ones, further TOML folders, and its own output directory."""
+    home = run_dir_of(model) if checkpoint_step(model) is not None else model
+    parent = posixpath.dirname(home)
+    outputs = roots.output_roots if parent in roots.output_roots else (*roots.output_roots, parent)
+    return replace(given, train_config_roots=(*roots.train_config_roots, *train), output_roots=outputs)
 
 
 class RootReport(NamedTuple):

@@ -144,14 +144,13 @@ class EvaluationScan:
             return
         self.files.counts.bytes_read += len(data)
         self.files.counts.parsed += 1
-        subject = subject_of(document, shown, self.files.roots.repo_root)
+        subject = subject_of(redact_tree(document), shown, self.files.roots.repo_root)
         digest = hashlib.sha256(data).hexdigest()
         kind = _OTHER if subject is None else _KIND
         self.files.writer.put_file(shown, kind, stat, now_ns=self.files.now_ns, sha256=digest)
         if subject is None:
             self.files.writer.set_issues(shown, [])
             return
-        subject = Subject(**redact_tree(subject._asdict()))
         self._examine(subject, redacted_yaml(text, document))
 
     def _examine(self, subject: Subject, text: str | None) -> None:

@@ -204,9 +204,9 @@ class FileScan:
         if kind == "resolved_config":
             return self._resolved(text, shown, digest)
         if kind == "joint_run":
-            facts = joint_facts(parse_yaml(text, shown), shown)
+            facts = joint_facts(redact_tree(parse_yaml(text, shown)), shown)
         else:
-            document = parse_json(text, shown) if text.strip() else None
+            document = redact_tree(parse_json(text, shown)) if text.strip() else None
             if kind == "launch_spec":
                 facts = launch_facts(document)
             elif kind == "receipt":
@@ -217,7 +217,7 @@ class FileScan:
                 facts = _joint_record(document)
             else:
                 facts = manifest_facts(document, shown, self.roots.repo_root)
-        return (kind, redact_tree(facts)) if facts is not None else (_EMPTY, None)
+        return (kind, facts) if facts is not None else (_EMPTY, None)
 
     def _toml(self, text: str, shown: str, kind: str, digest: str) -> tuple[str, dict[str, Any] | None]:
         tree = parse_toml(text, shown)
@@ -229,10 +229,8 @@ class FileScan:
     def _store_config(self, tree: dict[str, Any], text: str, shown: str, stage: str, digest: str) -> dict[str, Any]:
         meaning = semantic_digest(tree)
         clean = redact_tree(jsonable(tree))
-        self.writer.put_config(
-            shown, ConfigContent(digest, meaning, stored_text(text), clean, redact_tree(hyperparameters(tree)))
-        )
-        facts: dict[str, Any] = redact_tree(jsonable(training_facts(tree, stage, self.roots.repo_root)))
+        self.writer.put_config(shown, ConfigContent(digest, meaning, stored_text(text), clean, hyperparameters(clean)))
+        facts = training_facts(clean, stage, self.roots.repo_root)
         return {**facts, "sha256": digest, "meaning": meaning}
 
     def _resolved(self, text: str, shown: str, digest: str) -> tuple[str, dict[str, Any] | None]:

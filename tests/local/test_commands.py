@@ -82,24 +82,35 @@ def test_status_names_the_first_cause(run: Callable[..., Said], engine: LocalEng
     assert text.splitlines()[-2].split()[:4] == ["main", "1", "failed", "-"]
 
 
-def test_status_tells_queued_scheduled_running_and_ready_apart(
+def test_status_tells_running_and_ready_apart(
     run: Callable[..., Said], engine: LocalEngine, launch: Launch, tmp_path: Path
 ):
-    """What a role says it is doing comes from its member file; one of an earlier job says nothing."""
-    variables = [{"name": "RENDEZVOUS_DIR", "value": str(tmp_path / "meet")}]
-    experiment_id = launch("exec sleep 600", replicas=3, envVars=variables)
+    """What a role does comes from its member file; one of an earlier job says nothing. Engines must answer too."""
+    meet = tmp_path / "meet"
+    variables = [{"name": "RENDEZVOUS_DIR", "value": str(meet)}]
+    experiment_id = launch("exec sleep 600", replicas=4, envVars=variables)
     until(lambda: all(job.state == "running" for job in engine.store.jobs(experiment_id)))
     jobs = engine.store.jobs(experiment_id)
-    (tmp_path / "meet" / "members").mkdir(parents=True)
-    for job, phase, owner in zip(jobs, ("run", "assemble", "run"), (jobs[0].id, jobs[1].id, "another"), strict=True):
-        member = {"schema": "x", "rank": job.replica_rank, "job_id": owner, "phase": phase}
-        (tmp_path / "meet" / "members" / f"{job.replica_rank}.json").write_text(json.dumps(member))
+    (meet / "members").mkdir(parents=True)
+    (meet / "epochs" / "e1").mkdir(parents=True)
+    (meet / "epoch.json").write_text('{"epoch": "e1"}')
+    (meet / "epochs" / "e1" / "runtime.json").write_text('{"engines": [{"rank": 2}, {"rank": 2}]}')
+    told = [("run", jobs[0].id), ("assemble", jobs[1].id), ("run", jobs[2].id), ("run", "an earlier one")]
+    for rank, (phase, job_id) in enumerate(told):
+        member = {"schema": "x", "rank": rank, "job_id": job_id, "phase": phase, "engines_ready": 1}
+        (meet / "members" / f"{rank}.json").write_text(json.dumps(member))
     replicas = run("status", experiment_id).json["replicas"]
     assert [(one["state"], one["phase"]) for one in replicas] == [
         ("ready", "run"),
         ("running", "assemble"),
+        ("running", "run"),
         ("running", None),
     ]
+    assert (replicas[2]["engines_ready"], replicas[2]["engines"]) == (1, 2)
+    assert "run, engines 1/2" in run("status", experiment_id, "--format=text").out
+    member["job_id"], member["rank"], member["engines_ready"] = jobs[2].id, 2, 2
+    (meet / "members" / "2.json").write_text(json.dumps(member))
+    assert run("status", experiment_id).json["replicas"][2]["state"] == "ready"
 
 
 def test_list_filters(run: Callable[..., Said], engine: LocalEngine, launch: Launch):

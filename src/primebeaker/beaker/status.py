@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from primebeaker.beaker.models import Experiment, Job
 
@@ -28,11 +28,14 @@ class ReplicaStatus:
     task: str
     rank: int | None
     job_id: str
-    #: ``queued`` (not placed yet), ``scheduled``, ``running``, ``ready`` (its role has started everything), or how it
-    #: ended.
+    #: ``queued`` (not placed yet), ``scheduled``, ``running``, ``ready`` (its role has started everything and its
+    #: inference engines answer), or how it ended.
     state: str
     #: What the role inside says it is doing, when that can be seen.
     phase: str | None
+    #: How many of its inference engines answer, and how many there are to be; None when that cannot be seen.
+    engines_ready: int | None
+    engines: int | None
     exit_code: int | None
     message: str
     attempt: int
@@ -41,6 +44,13 @@ class ReplicaStatus:
     ended: str | None
     #: Seconds from start to end, or until now.
     seconds: float | None
+
+    @property
+    def doing(self) -> str | None:
+        """Its phase, with the engines it waits for."""
+        if self.phase is None or not self.engines:
+            return self.phase
+        return f"{self.phase}, engines {self.engines_ready}/{self.engines}"
 
 
 @dataclass(frozen=True)
@@ -91,9 +101,9 @@ def experiment_status(experiment: Experiment, *, now: datetime | None = None) ->
 def _replica(job: Job, attempt: int, now: datetime) -> ReplicaStatus:
     status = job.status
     ended = status.exited or status.failed or status.finalized
-    phase = None if ended else _phase(job)
+    told = None if ended else _told(job)
     state: str = "queued" if job.state == "created" else job.state
-    if state == "running" and phase == _READY_PHASE:
+    if told is not None and told.ready:
         state = "ready"
     seconds = round(((ended or now) - status.started).total_seconds(), 1) if status.started else None
     return ReplicaStatus(
@@ -101,7 +111,9 @@ def _replica(job: Job, attempt: int, now: datetime) -> ReplicaStatus:
         rank=job.replica_rank,
         job_id=job.id,
         state=state,
-        phase=phase,
+        phase=None if told is None else told.phase,
+        engines_ready=None if told is None else told.engines_ready,
+        engines=None if told is None else told.engines,
         exit_code=status.exit_code,
         message=status.message or status.canceled_for or "",
         attempt=attempt,
@@ -139,16 +151,33 @@ def _told_cause(jobs: tuple[Job, ...]) -> str | None:
     return None
 
 
-def _phase(job: Job) -> str | None:
+class _Told(NamedTuple):
+    """What a running role tells about itself."""
+
+    phase: str
+    engines_ready: int | None
+    engines: int | None
+
+    @property
+    def ready(self) -> bool:
+        return self.phase == _READY_PHASE and (self.engines is None or (self.engines_ready or 0) >= self.engines)
+
+
+def _told(job: Job) -> _Told | None:
     folder = _rendezvous(job)
     if folder is None or job.state != "running":
         return None
-    member = _read(folder / "members" / f"{job.replica_rank or 0}.json")
+    rank = job.replica_rank or 0
+    member = _read(folder / "members" / f"{rank}.json")
+    phase, answering = member.get("phase"), member.get("engines_ready")
     # A file of an earlier start of the same rank says nothing about this one.
-    if member.get("job_id") not in (None, job.id):
+    if not isinstance(phase, str) or member.get("job_id") not in (None, job.id):
         return None
-    phase = member.get("phase")
-    return phase if isinstance(phase, str) else None
+    engines = _read(folder / "epochs" / str(_read(folder / "epoch.json").get("epoch")) / "runtime.json").get("engines")
+    if not isinstance(engines, list) or not isinstance(answering, int):
+        return _Told(phase, None, None)
+    own = [engine for engine in engines if isinstance(engine, dict) and engine.get("rank") == rank]
+    return _Told(phase, answering, len(own))
 
 
 def _rendezvous(job: Job) -> Path | None:

@@ -269,7 +269,7 @@ def _readable_status(found: ExperimentStatus) -> str:
         lines.append(f"first cause: {found.cause}")
     rows = [
         (
-            replica.task, replica.rank, replica.state, replica.phase, span(replica.seconds), replica.exit_code,
+            replica.task, replica.rank, replica.state, replica.doing, span(replica.seconds), replica.exit_code,
             replica.attempt, replica.message,
         )
         for replica in found.replicas

@@ -213,8 +213,8 @@ class _Changes:
 
 def _described(replica: ReplicaStatus) -> str:
     parts = [replica.state]
-    if replica.phase and replica.state == "running":
-        parts.append(f"({replica.phase})")
+    if replica.doing and replica.state == "running":
+        parts.append(f"({replica.doing})")
     if replica.exit_code is not None:
         parts.append(f"with exit code {replica.exit_code}")
     if replica.attempt > 1:

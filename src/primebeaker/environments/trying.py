@@ -177,12 +177,13 @@ def _entry(output: Mapping[str, Any]) -> dict[str, Any]:
         **{key: plain.get(key) for key in kept},
         "answer": plain.get("answer"),
         "seconds": round(float(plain["timing"].get("total") or 0.0), 3),
-        "error": None if error is None else {"kind": error["error"], "message": _deepest(error)},
+        "error": None if error is None else {"kind": error["error"], "message": _error_text(error)},
     }
 
 
-def _deepest(error: Mapping[str, Any]) -> str:
-    return str(error.get("error_chain_str") or error.get("message") or error.get("error"))
+def _error_text(error: Mapping[str, Any]) -> str:
+    message = str(error.get("message") or "").strip()
+    return message or str(error.get("error_chain_repr") or error.get("error"))
 
 
 def _as_plain(value: Any) -> Any:

@@ -111,3 +111,55 @@ def test_resolution(tmp_path, monkeypatch):
 )
 def test_json_in_a_reply(value, found):
     assert extract_json_from_response(value) == found
+
+
+ROLES = {
+    "jtc-io-prompt": ("jtc_io_judge", "system user"),
+    "jtc-io-tool_response": ("jtc_io_judge", "system user assistant tool"),
+    "jtc-io-complete": ("jtc_io_judge", "system user assistant tool assistant"),
+    "jtc-io-python-prompt-gptoss-harmony": ("jtc_io_python_judge_gptoss_harmony", "system user"),
+    "jtc-io-repl-prompt-gptoss-harmony": ("jtc_io_repl_judge_gptoss_harmony", "system user"),
+    "jtc-io-repl-prompt-v4": ("jtc_io_repl_judge_prompt_v4", "system user"),
+    "jtc-io-terminal-release-browse": ("jtc_io_terminal_judge_release_browse", "system user"),
+    "code-check-generation": ("code_check_generation", "system user"),
+    "code-check-label-generation-gptoss": ("code_check_label_generation_gptoss", "system user assistant user user"),
+    "multistep-tool-message": ("multistep_tool_message", "tool"),
+    "multistep-final-warning": ("multistep_final_warning", "user"),
+    "multistep-final-warning-harmony": ("multistep_final_warning_harmony", "user"),
+}
+
+
+@pytest.mark.parametrize("name", ROLES)
+def test_names_and_roles(name):
+    loaded = load_prompt_template(f"templates/{name}.json")
+    assert (loaded["name"], " ".join(message["role"] for message in loaded["chat_template"])) == ROLES[name]
+
+
+def rendered(name):
+    loaded = load_prompt_template(f"templates/{name}.json")
+    values = {variable: f"[{variable}]" for variable in loaded["input_variables"]}
+    return [message["content"] for message in render_chat_template(loaded, **values)]
+
+
+def test_code_turns_and_results_have_the_forms_the_environments_know():
+    from primebeaker.environments._shared.code_block import code_of
+    from primebeaker.environments._shared.results import fenced_content
+    from primebeaker.environments._shared.verdicts import xml_verdict
+
+    code, result, verdict = rendered("jtc-io-complete")[2:]
+    assert code_of(code) == "[code]"
+    assert result == fenced_content({"stdout": "[stdout]", "stderr": "[stderr]"})
+    assert xml_verdict(verdict) == ("[feedback]", "[label]")
+    assert rendered("multistep-tool-message") == ["[tool_content]"]
+
+
+def test_numbers_equal_the_defaults_of_the_environments():
+    from primebeaker.environments.registry import environment_spec
+
+    defaults = {argument.name: argument.default for argument in environment_spec("tool-label").arguments}
+    assert f"{defaults['terminal_truncation']:,} characters" in rendered("jtc-io-terminal-release-browse")[0]
+
+
+def test_literal_braces_come_out_single():
+    for name in ("jtc-io-python-prompt-gptoss-harmony", "jtc-io-terminal-release-browse"):
+        assert '{"feedback": "your reasons' in rendered(name)[0]

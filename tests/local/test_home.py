@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sqlite3
 import subprocess
 import tempfile
@@ -197,6 +198,20 @@ def test_an_examination_finds_and_ends_what_was_left(engine: LocalEngine, launch
     assert not findings["left-over processes"].ok
     assert findings["database"].detail.endswith(": ok")
     assert all(finding.ok for finding in examine(engine))
+
+
+def test_an_examination_tells_of_a_supervisor_that_hangs(engine: LocalEngine, launch: Launch):
+    experiment_id = launch("exec sleep 600")
+    row = engine.store.experiment(experiment_id)
+    assert row is not None
+    os.kill(int(row.supervisor_pid or 0), signal.SIGSTOP)
+    try:
+        engine.store.connection.execute("UPDATE experiments SET supervisor_beat = '2000-01-01T00:00:00Z'")
+        findings = {finding.what: finding for finding in examine(engine)}
+        assert findings["silent supervisors"].detail == experiment_id
+        assert not findings["silent supervisors"].ok
+    finally:
+        os.kill(int(row.supervisor_pid or 0), signal.SIGCONT)
 
 
 def test_the_spec_is_kept_as_submitted(engine: LocalEngine, launch: Launch):

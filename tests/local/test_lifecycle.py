@@ -211,6 +211,22 @@ def test_a_gang_is_restarted_together(engine: LocalEngine, launch: Launch, tmp_p
     assert all(ended <= str(job.started_at) for job in jobs if job.attempt == 2)
 
 
+def test_one_replica_is_restarted_while_the_others_run_on(engine: LocalEngine, launch: Launch, tmp_path: Path):
+    script = f"echo ready; while ! test -e {tmp_path}/go; do sleep 0.02; done"
+    experiment_id = launch(script, replicas=2, propagateFailure=True, propagatePreemption=True)
+    until(lambda: len(list(engine.logs(experiment_id))) == 2)
+    engine.restart_alone(experiment_id, 1)
+    until(lambda: len(list(engine.logs(experiment_id))) == 3)
+    (tmp_path / "go").touch()
+    assert engine.wait(experiment_id, timeout=30).state == "succeeded"
+    jobs = engine.store.jobs(experiment_id)
+    assert [(job.replica_rank, job.attempt, job.state) for job in jobs] == [
+        (0, 1, "succeeded"),
+        (1, 1, "preempted"),
+        (1, 2, "succeeded"),
+    ]
+
+
 def test_an_ended_experiment_is_restarted(engine: LocalEngine, launch: Launch, tmp_path: Path):
     experiment_id = launch(f"test -e {tmp_path}/ok", replicas=2)
     assert engine.wait(experiment_id, timeout=30).state == "failed"

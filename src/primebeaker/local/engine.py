@@ -305,16 +305,24 @@ class LocalEngine(Engine):
         Raises:
             UserError: It has ended, or has no such rank.
         """
-        row = self.find(id_or_name)
-        if not row.active:
-            raise UserError(f"{id_or_name}: has ended ({row.state}), so nothing can be preempted")
+        row = self._active(id_or_name)
         if rank is None:
             self._request(row, None, "preempt_requested", "preempted")
-            return
-        self._check_selection(self.store.tasks(row.id), rank, None)
-        for job in self.store.jobs(row.id):
-            if job.replica_rank == rank and not job.ended:
-                self._request(row, job.id, "preempt_requested", "preempted")
+        for job in self._running(row, rank) if rank is not None else ():
+            self._request(row, job.id, "preempt_requested", "preempted")
+
+    def restart_alone(self, id_or_name: str, rank: int) -> None:
+        """End one rank and start it again as a new job while the others run on; does not wait.
+
+        Beaker does not do this on purpose; it is what an experiment with ``autoResume`` but without
+        ``propagatePreemption`` meets, and rehearsals try it.
+
+        Raises:
+            UserError: The experiment has ended, or has no such rank.
+        """
+        row = self._active(id_or_name)
+        for job in self._running(row, rank):
+            self._request(row, job.id, "restart_alone_requested", "restarted alone")
 
     def restart(self, id_or_name: str) -> Experiment:
         """Start all tasks of an ended experiment again, with the same environment and new jobs.
@@ -375,6 +383,17 @@ class LocalEngine(Engine):
             raise ExternalError(
                 f"the supervisor of experiment {experiment_id} did not start (see {folder / 'supervisor.log'})"
             )
+
+    def _active(self, id_or_name: str) -> ExperimentRow:
+        row = self.find(id_or_name)
+        if not row.active:
+            raise UserError(f"{id_or_name}: has ended ({row.state}), so nothing can be preempted")
+        return row
+
+    def _running(self, row: ExperimentRow, rank: int) -> Sequence[JobRow]:
+        """The jobs of a rank that have not ended."""
+        self._check_selection(self.store.tasks(row.id), rank, None)
+        return [job for job in self.store.jobs(row.id) if job.replica_rank == rank and not job.ended]
 
     def _request(self, row: ExperimentRow, job_id: str | None, kind: str, detail: str) -> None:
         self.store.event(row.id, job_id, kind, detail)

@@ -18,6 +18,9 @@ __all__ = ["Finding", "Removed", "collect_garbage", "examine"]
 # Ports that a launch takes by default on the machine of its first replica.
 _PORTS = {1212: "gateway", 5555: "rollouts", 8000: "router", 8100: "inference", 29500: "rendezvous", 29501: "weights"}
 
+# A supervisor says every second that it is alive.
+_SILENT = timedelta(seconds=10)
+
 
 class Removed(NamedTuple):
     """An ended experiment that was (or would be) removed."""
@@ -62,6 +65,8 @@ def examine(engine: LocalEngine) -> list[Finding]:
     lost = reconcile(engine.store)
     verdict = engine.store.check()
     active = [row for row in engine.store.experiments() if row.active]
+    limit = datetime.now(UTC) - _SILENT
+    silent = [row.id for row in active if datetime.fromisoformat(row.supervisor_beat or row.created_at) < limit]
     usage = shutil.disk_usage(engine.home.root)
     gpus = len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
     busy = [f"{port} ({name})" for port, name in _PORTS.items() if not _port_free(port)]
@@ -72,6 +77,7 @@ def examine(engine: LocalEngine) -> list[Finding]:
         Finding("database", verdict == "ok", f"{engine.home.database}: {verdict}"),
         Finding("running", True, f"{len(active)} experiments"),
         Finding("lost supervisors", not lost, ", ".join(lost) or "none"),
+        Finding("silent supervisors", not silent, ", ".join(silent) or "none"),
         Finding("left-over processes", not left, f"{left} ended now" if left else "none"),
         Finding("ports", True, f"busy: {', '.join(busy)}" if busy else "the usual ports are free"),
         Finding("disk", usage.free > 1 << 30, f"{usage.free / 2**30:.1f} GiB free"),

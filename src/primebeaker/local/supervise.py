@@ -65,6 +65,8 @@ class Live:
     child: Child | None = None
     verdict: Verdict | None = None
     ended: bool = False
+    #: To be started again whatever the spec says, and without those that share its fate.
+    alone: bool = False
     timer: asyncio.TimerHandle | None = None
 
     @property
@@ -334,7 +336,7 @@ class _Run:
             finalized_at=now,
         )
         self._note(live, verdict.state, verdict.message)
-        if verdict.state == "preempted" and live.task.auto_resume and not self._stopping:
+        if verdict.state == "preempted" and (live.alone or live.task.auto_resume) and not self._stopping:
             self._restarts.append(live)
 
     async def _give_up(self, lives: Iterable[Live], verdict: Verdict) -> None:
@@ -357,6 +359,10 @@ class _Run:
                 if any(live.task.propagate_preemption for live in wanted):
                     wanted = self._lives
                 self._end(wanted, Verdict("preempted", event.detail or "preempted", PREEMPTED_CODE))
+            elif event.kind == "restart_alone_requested":
+                for live in wanted:
+                    live.alone = live.verdict is None
+                self._end(wanted, Verdict("preempted", event.detail, PREEMPTED_CODE))
             elif event.kind == "job_stop_requested":
                 self._end(wanted, Verdict("canceled", event.detail or "stopped", MANUAL_CODE))
 
@@ -371,10 +377,12 @@ class _Run:
         """Start preempted jobs again; those that share their fate only when all of them have ended."""
         if self._stopping:
             self._restarts.clear()
-        together = any(live.task.propagate_preemption for live in self._restarts)
-        if not self._restarts or (together and not all(live.ended for live in self._lives)):
+        together = any(live.task.propagate_preemption and not live.alone for live in self._restarts)
+        waiting = together and not all(live.ended for live in self._lives)
+        again = [live for live in self._restarts if live.alone or not waiting]
+        if not again:
             return
-        again, self._restarts = self._restarts, []
+        self._restarts = [live for live in self._restarts if live not in again]
         jobs = self._home.experiment(self._row.id) / "jobs"
         columns = [new_job(live.task.id, live.replica.rank, live.job.attempt + 1, jobs) for live in again]
         await self._database(self._store.add_jobs, self._row.id, columns)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from primebeaker.errors import UserError
+from primebeaker.errors import ExternalError, UserError
 from primebeaker.local import LocalEngine
 from primebeaker.supervision.processes import descendants, marked, snapshot
 
@@ -150,6 +150,32 @@ def test_stop_ends_everything_and_is_idempotent(engine: LocalEngine, launch: Lau
     assert (job.state, job.status.exit_code, job.status.message) == ("canceled", 9, "stopped")
     engine.stop(experiment_id)
     assert engine.get(experiment_id).state == "canceled"
+
+
+def test_a_stop_that_takes_long_says_so(engine: LocalEngine, launch: Launch, monkeypatch: pytest.MonkeyPatch):
+    """The jobs are killed after the grace time all the same."""
+    experiment_id = launch("trap '' TERM; echo ready; while :; do sleep 0.05; done")
+    until(lambda: list(engine.logs(experiment_id)))
+    monkeypatch.setattr("primebeaker.local.engine._STOP_SECONDS", 0.3)
+    with pytest.raises(ExternalError, match="is still stopping after 0.3 s"):
+        engine.stop(experiment_id)
+    (job,) = engine.wait(experiment_id, timeout=30).jobs
+    assert (job.state, job.status.exit_code) == ("canceled", 137)
+
+
+def test_a_supervisor_that_does_not_start(
+    engine: LocalEngine, launch: Launch, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    """One line that names its log; the experiment is lost, and its name stays taken for somebody to look at."""
+    (tmp_path / "broken" / "primebeaker").mkdir(parents=True)
+    (tmp_path / "broken" / "primebeaker" / "__init__.py").write_text("raise SystemExit('cannot be imported')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "broken"))
+    with pytest.raises(ExternalError, match=r"did not start \(see .*supervisor.log\)"):
+        launch("true")
+    (experiment,) = engine.list()
+    assert (experiment.state, experiment.jobs[0].status.message) == ("failed", "supervisor lost")
+    log = engine.home.experiment(experiment.id) / "supervisor.log"
+    assert "cannot be imported" in log.read_text()
 
 
 def test_a_signal_to_the_supervisor_is_an_orderly_end(engine: LocalEngine, launch: Launch, tmp_path: Path):

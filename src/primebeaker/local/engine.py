@@ -5,11 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-import select
 import signal
 import sqlite3
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -17,7 +14,6 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from primebeaker.beaker.engine import Engine, EngineName
-from primebeaker.beaker.legality import parse_duration
 from primebeaker.beaker.models import Account, CreatedExperiment, Experiment, ExperimentState, ImageRecord, Job, LogLine
 from primebeaker.beaker.parse import parse_experiment, parse_job
 from primebeaker.errors import ExternalError, UserError
@@ -28,29 +24,25 @@ from primebeaker.local.leftovers import (
     LOST,
     kill_leftovers,
     own_mark,
-    process_mark,
     reconcile,
     supervisor_process,
 )
 from primebeaker.local.limits import grace_seconds, most_log_bytes
 from primebeaker.local.logs import Source, follow_logs, read_logs
-from primebeaker.local.secret_store import Origin, SecretStore
+from primebeaker.local.secret_store import SecretStore
 from primebeaker.local.shapes import experiment_shape, job_shape
 from primebeaker.local.specfile import account_name, check_runnable, gpu_warning, read_spec
-from primebeaker.local.store import ExperimentRow, JobRow, Store, TaskRow, new_job
-from primebeaker.supervision.processes import DETACHED, MARKER, look_up, send_signal
+from primebeaker.local.starting import start_supervisor
+from primebeaker.local.store import ExperimentRow, JobRow, Store, TaskRow, new_job, task_columns
+from primebeaker.supervision.processes import send_signal
 
 __all__ = ["LocalEngine", "Rehearsal"]
 
-# The supervisor confirms within a few tenths of a second; a machine that is busy with other starts gets more.
-_CONFIRM_SECONDS = 30.0
 _STOP_SECONDS = 20.0
 _LOOK_SECONDS = 0.1
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _WORKSPACE = re.compile(r"[\w.-]+/[\w.-]+")
 _IMAGE = re.compile(r"[\w.-]+(?:[/:@][\w.:@-]+)*")
-# What a caller may hand on to the supervisor process itself, beyond what replicas get.
-_SUPERVISOR_VARIABLES = ("PYTHONPATH", "PYTHONWARNINGS")
 
 
 class Rehearsal(TypedDict, total=False):
@@ -129,7 +121,7 @@ class LocalEngine(Engine):
             self._warn([warning])
         reconcile(self.store)
         experiment_id = new_id()
-        tasks = [_task_columns(experiment_id, position, task) for position, task in enumerate(spec["tasks"])]
+        tasks = [task_columns(experiment_id, position, task) for position, task in enumerate(spec["tasks"])]
         experiment = {
             "id": experiment_id,
             "name": name,
@@ -160,7 +152,7 @@ class LocalEngine(Engine):
         spec_file.touch(mode=0o600)
         spec_file.write_text(json.dumps(spec, indent=2, ensure_ascii=False) + "\n")
         self.store.add_jobs(experiment_id, jobs)
-        self._start_supervisor(experiment_id, origin)
+        start_supervisor(self.home, self.store, experiment_id, origin)
         url = f"local://ex/{experiment_id}"
         return CreatedExperiment(experiment_id, url, f"Experiment {experiment_id} submitted. See progress at {url}\n")
 
@@ -344,45 +336,8 @@ class LocalEngine(Engine):
         origin = self.secrets.origin(row.id)
         for name, value in capture_origin(row.spec).secrets.items():
             origin.secrets.setdefault(name, value)
-        self._start_supervisor(row.id, origin)
+        start_supervisor(self.home, self.store, row.id, origin)
         return self.get(row.id)
-
-    def _start_supervisor(self, experiment_id: str, origin: Origin) -> None:
-        """Start the detached process that runs the experiment, and wait until it has taken over."""
-        folder = self.home.experiment(experiment_id)
-        environment = {**origin.environment, MARKER: DETACHED}
-        environment.update({name: os.environ[name] for name in _SUPERVISOR_VARIABLES if name in os.environ})
-        read_end, write_end = os.pipe()
-        with os.fdopen(read_end, "rb") as answers:
-            try:
-                with (folder / "supervisor.log").open("ab") as log:
-                    module = [sys.executable, "-P", "-m", "primebeaker.local.supervise"]
-                    process = subprocess.Popen(
-                        [*module, str(self.home.root), experiment_id, str(write_end)],
-                        stdin=subprocess.DEVNULL,
-                        stdout=log,
-                        stderr=log,
-                        env=environment,
-                        cwd=folder,
-                        pass_fds=(write_end,),
-                        start_new_session=True,
-                    )
-            finally:
-                os.close(write_end)
-            identity = look_up(process.pid)
-            if identity is not None:
-                # On its behalf, so that a caller that is killed now loses nothing.
-                self.store.claim(experiment_id, identity.pid, process_mark(identity))
-            (folder / "supervisor.pid").write_text(f"{process.pid}\n")
-            readable, _, _ = select.select([answers], [], [], _CONFIRM_SECONDS)
-            confirmed = bool(readable) and answers.read(3) == b"ok\n"
-        if not confirmed:
-            process.kill()
-            process.wait()
-            reconcile(self.store)
-            raise ExternalError(
-                f"the supervisor of experiment {experiment_id} did not start (see {folder / 'supervisor.log'})"
-            )
 
     def _active(self, id_or_name: str) -> ExperimentRow:
         row = self.find(id_or_name)
@@ -443,21 +398,3 @@ class LocalEngine(Engine):
 def _check_word(value: str, pattern: re.Pattern[str], what: str, expected: str) -> None:
     if not pattern.fullmatch(value):
         raise UserError(f"experiment {what} {value!r}: expected {expected}")
-
-
-def _task_columns(experiment_id: str, position: int, task: Mapping[str, Any]) -> dict[str, Any]:
-    context = task.get("context") or {}
-    timeout, together = task.get("timeout"), task.get("synchronizedStartTimeout")
-    return {
-        "id": new_id(),
-        "experiment_id": experiment_id,
-        "name": task.get("name") or f"task-{position}",
-        "position": position,
-        "replicas": task.get("replicas") or 1,
-        "leader_selection": bool(task.get("leaderSelection")),
-        "propagate_failure": bool(task.get("propagateFailure")),
-        "propagate_preemption": bool(task.get("propagatePreemption")),
-        "sync_timeout_s": None if together is None else parse_duration(together),
-        "timeout_s": None if timeout is None else parse_duration(timeout),
-        "auto_resume": bool(context.get("autoResume")),
-    }

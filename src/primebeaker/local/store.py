@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from primebeaker.beaker.legality import parse_duration
 from primebeaker.errors import UserError, nearest
 from primebeaker.local.database import connect, writing
 from primebeaker.local.ids import is_id, new_id, timestamp
@@ -397,4 +398,23 @@ def new_job(task_id: str, rank: int, attempt: int, jobs_folder: Path) -> dict[st
         "state": "created",
         "created_at": timestamp(),
         "log_path": str(jobs_folder / job_id / "stdout.log"),
+    }
+
+
+def task_columns(experiment_id: str, position: int, task: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of one task of a checked spec."""
+    context = task.get("context") or {}
+    timeout, together = task.get("timeout"), task.get("synchronizedStartTimeout")
+    return {
+        "id": new_id(),
+        "experiment_id": experiment_id,
+        "name": task.get("name") or f"task-{position}",
+        "position": position,
+        "replicas": task.get("replicas") or 1,
+        "leader_selection": bool(task.get("leaderSelection")),
+        "propagate_failure": bool(task.get("propagateFailure")),
+        "propagate_preemption": bool(task.get("propagatePreemption")),
+        "sync_timeout_s": None if together is None else parse_duration(together),
+        "timeout_s": None if timeout is None else parse_duration(timeout),
+        "auto_resume": bool(context.get("autoResume")),
     }

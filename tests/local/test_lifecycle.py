@@ -157,7 +157,7 @@ def test_a_stop_that_takes_long_says_so(engine: LocalEngine, launch: Launch, mon
     experiment_id = launch("trap '' TERM; echo ready; while :; do sleep 0.05; done")
     until(lambda: list(engine.logs(experiment_id)))
     monkeypatch.setattr("primebeaker.local.engine._STOP_SECONDS", 0.3)
-    with pytest.raises(ExternalError, match="is still stopping after 0.3 s"):
+    with pytest.raises(ExternalError, match=r"is still stopping after 0\.3 s"):
         engine.stop(experiment_id)
     (job,) = engine.wait(experiment_id, timeout=30).jobs
     assert (job.state, job.status.exit_code) == ("canceled", 137)

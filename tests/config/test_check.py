@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from primebeaker.config import TomlDocument, check_toml, detect_generation
+from primebeaker.config.catalogue import catalogue
 from primebeaker.errors import UserError
 
 RL = """\
@@ -169,3 +170,74 @@ def test_a_misplaced_key_gets_its_place():
 def test_credentials_are_masked():
     finding = only(check(RL.replace("batch_size = 8", 'wandb_api_key = "abcdefghijkl"')).warnings)
     assert finding.value == "***"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        # A tagged table without its tag is the variant that Prime-RL takes by default.
+        ("sft", '[data]\nname = "org/rows"\nsplits = ["train"]\n[val.data]\nname = "org/rows"\n'),
+        ("sft", "[data]\ntype = 'fake'\nlength = 'variable'\n"),
+        ("sft", "[optim]\nlr = 3e-4\nbetas1 = 0.9\nmax_norm = inf\n"),
+        ("sft", "[deployment]\ntype = 'multi_node'\nnum_nodes = 2\nnodes_per_fsdp_group = 1\n"),
+        ("rl", "[trainer.rollout_transport]\nport = 5555\n[orchestrator]\n"),
+        # Null is written as text, tables of settings take any key, aliases are known.
+        ("rl", "[trainer.model]\ncompile = 'None'\n[orchestrator]\n[inference.vllm_extra]\nany = [1]\n"),
+        ("rl", "[trainer.env_vars]\nMY_FLAG = '1'\n[orchestrator.train.sampling.extra_body]\nx = { y = 1 }\n"),
+        # A key that the catalogued images add.
+        ("rl", "[trainer.optim]\neps = 1e-8\n[orchestrator]\neval_max_inflight_episodes = 4\n"),
+        # Either a name or a table.
+        ("rl", "[trainer]\n[orchestrator.algo.sampling]\nsource = 'policy'\n"),
+        ("rl", "[trainer]\n[orchestrator.algo.sampling.source]\nname = 'org/teacher'\n"),
+        # Generation 0.8.
+        ("sft", "[model.full_offload]\n[monitors.wandb]\nname = 'n'\n"),
+        ("sft", "clean = true\n[model]\nfull_offload = true\n"),
+        ("rl", "[trainer]\n[orchestrator.concurrency]\n[resume]\n[inference.vllm]\nmax-num-seqs = 1\n"),
+    ],
+)
+def test_what_prime_rl_accepts_is_accepted(kind, text):
+    report = check(text, kind, strict=True)
+    assert [str(finding.error("f")) for finding in report.errors + report.warnings] == []
+
+
+def test_an_array_element_is_checked_with_its_own_line():
+    text = RL.replace('name = "run"', 'name = "run"\ntags = [\n  "a",\n  1,\n]')
+    finding = only(check(text).errors)
+    assert (finding.path, finding.line, finding.value) == ("wandb.tags[1]", 8, 1)
+
+
+def test_entries_of_old_files_are_reported_with_their_new_form():
+    finding = only(check(RL.replace("train.source", "train.env")).warnings)
+    assert finding.path == "orchestrator.train.env"
+    assert finding.hint == "write [[orchestrator.train.source]] with a legacy table instead"
+    assert finding.line == 20
+
+
+def test_required_keys_of_array_elements_and_optional_tables():
+    text = RL + "\n[orchestrator.heartbeat]\n"
+    finding = only(check(text).errors)
+    assert (finding.path, finding.line, finding.rule) == ("orchestrator.heartbeat.url", 26, "required")
+    hierarchical = check(RL + '\n[orchestrator.algo]\ntype = "hierarchical_grpo"\nepisode_agents = []\n')
+    assert only(hierarchical.errors).message == "expected at least 1 element(s)"
+
+
+@pytest.mark.parametrize("generation", ["0.7", "0.8"])
+@pytest.mark.parametrize("root", ["rl", "sft", "inference"])
+def test_the_catalogue_is_consistent(generation, root):
+    known = catalogue(generation, root)
+    for path, field in known.fields.items():
+        assert field.types <= {"string", "integer", "float", "boolean", "table", "array", "null", "any"}, path
+        parent = path.rpartition(".")[0]
+        while parent:
+            owner = known.fields.get(parent.removesuffix("[]"))
+            assert owner is not None or parent.endswith(".*"), path
+            parent = parent.rpartition(".")[0]
+        for condition in field.facts.get("variants", ()):
+            tag, _, value = condition.partition("=")
+            tag_path = f"{path.rpartition('.')[0]}.{tag}".removeprefix(".")
+            assert value in known.fields[tag_path].facts["enum"], path
+
+
+def test_the_catalogue_names_the_commits_it_was_made_from():
+    assert (catalogue("0.7", "rl").tag, catalogue("0.7", "rl").commit[:9]) == ("v0.7.1.dev83", "2ffe374e0")
+    assert (catalogue("0.8", "sft").tag, catalogue("0.8", "sft").commit[:9]) == ("v0.8.1.dev67", "559b44772")

@@ -398,6 +398,19 @@ def test_a_full_disk_leaves_the_old_file(tmp_path):
     assert os.listdir(tmp_path) == ["x.toml"]
 
 
+def test_a_value_that_holds_itself_is_refused():
+    loop: list = []
+    loop.append(loop)
+    with pytest.raises(UserError, match="nested too deeply"):
+        TomlDocument.from_text("").with_value("a", loop)
+
+
+def test_keys_added_to_a_crlf_file_end_like_the_rest():
+    text = 'max_steps = 2 # two\r\n[wandb]\r\nproject = "p"\r\n'
+    document = TomlDocument.from_text(text).with_value("wandb.name", "n").with_value("output_dir", "/w/o")
+    assert document.text == ('max_steps = 2 # two\r\noutput_dir = "/w/o"\r\n[wandb]\r\nproject = "p"\r\nname = "n"\r\n')
+
+
 def test_values_are_fresh_copies():
     document = TomlDocument.from_text("a = [1]\n")
     document.values["a"].append(2)

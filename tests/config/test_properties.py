@@ -108,7 +108,7 @@ def test_every_path_has_a_line_that_shows_it(text: str, data: st.DataObject) -> 
 
 
 @common
-@given(st.dictionaries(KEYS, PLAIN, max_size=5))
+@given(st.dictionaries(KEYS, PLAIN | st.floats(), max_size=5))
 def test_any_plain_dict_is_dumped_as_valid_toml(values: dict[str, Any]) -> None:
     assert same(tomllib.loads(dump_toml_document(values)), values)
 

@@ -230,6 +230,8 @@ class TomlDocument:
             if error.file is None and self.path is not None:
                 raise UserError(error.message, hint=error.hint, file=self.path, key=error.key) from error
             raise
+        except RecursionError as error:
+            raise UserError("the value is nested too deeply", file=self.path) from error
 
     def _scanned(self) -> tuple[list[Statement], Layout]:
         if self._statements is None:

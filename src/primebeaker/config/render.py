@@ -16,12 +16,13 @@ _LEAST_INTEGER = -(2**63)
 _MOST_INTEGER = 2**63 - 1
 
 
-def normalize(value: Any, path: Sequence[Any]) -> Any:
+def normalize(value: Any, path: Sequence[Any], *, finite: bool = True) -> Any:
     """A copy of ``value`` made of plain TOML types (tuples become lists), or the mistake that it cannot be written.
 
     Args:
         value: Any Python value.
         path: Where it is going to stand, for the message.
+        finite: Refuse ``inf`` and ``nan``: TOML can hold them, but as a setting they are a mistake.
 
     Raises:
         UserError: A null, bytes, a non-finite float, an integer beyond 64 bits, a lone surrogate, or another type.
@@ -40,7 +41,7 @@ def normalize(value: Any, path: Sequence[Any]) -> Any:
             raise _refused(path, "an integer of more than 64 bits")
         return int(value)
     if isinstance(value, float):
-        if not math.isfinite(value):
+        if finite and not math.isfinite(value):
             raise _refused(path, f"{value}", "expected a finite number")
         return float(value)
     if isinstance(value, dt.datetime | dt.date | dt.time):
@@ -50,10 +51,10 @@ def normalize(value: Any, path: Sequence[Any]) -> Any:
         for key, item in value.items():
             if not isinstance(key, str):
                 raise _refused(path, f"the key {key!r}", "keys of TOML are strings")
-            table[normalize(key, path)] = normalize(item, [*path, key])
+            table[normalize(key, path)] = normalize(item, [*path, key], finite=finite)
         return table
     if isinstance(value, list | tuple):
-        return [normalize(item, [*path, number]) for number, item in enumerate(value)]
+        return [normalize(item, [*path, number], finite=finite) for number, item in enumerate(value)]
     if value is None:
         raise _refused(path, "null", "TOML has no null; leave the key out")
     raise _refused(path, f"a value of type {type(value).__name__}", "TOML cannot hold it")
@@ -83,7 +84,7 @@ def render_inline(value: Any) -> str:
     if isinstance(value, float):
         # repr gives the shortest text that reads back equal; 1e16 and the like already hold an exponent.
         text = repr(value)
-        return text if "." in text or "e" in text else f"{text}.0"
+        return text if not math.isfinite(value) or "." in text or "e" in text else f"{text}.0"
     if isinstance(value, dt.datetime | dt.date | dt.time):
         text = value.isoformat()
         return f"{text[:-6]}Z" if isinstance(value, dt.datetime) and text.endswith("+00:00") else text
@@ -128,8 +129,8 @@ def dump_toml_document(values: Mapping[str, Any]) -> str:
     """A plain dict as a valid TOML document.
 
     Args:
-        values: Any content that TOML can hold: strings, booleans, 64-bit integers, finite floats, dates, times, lists,
-            dicts with string keys. Lists of nothing but dicts become arrays of tables, dicts in mixed lists inline
+        values: Any content that TOML can hold: strings, booleans, 64-bit integers, floats, dates, times, lists, dicts
+            with string keys. Lists of nothing but dicts become arrays of tables, dicts in mixed lists inline
             tables.
 
     Raises:
@@ -137,7 +138,7 @@ def dump_toml_document(values: Mapping[str, Any]) -> str:
     """
     if not isinstance(values, Mapping):
         raise UserError(f"expected a table, found {type(values).__name__}")
-    return render_table([], normalize(values, []))
+    return render_table([], normalize(values, [], finite=False))
 
 
 def same(one: Any, other: Any) -> bool:

@@ -23,7 +23,16 @@ from typing import IO
 from primebeaker.errors import ExternalError
 from primebeaker.redaction import Redactor
 
-__all__ = ["Completed", "child_options", "end_group", "end_with_parent", "plain_text", "run", "run_together"]
+__all__ = [
+    "Completed",
+    "child_options",
+    "end_group",
+    "end_with_parent",
+    "plain_text",
+    "run",
+    "run_attached",
+    "run_together",
+]
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _GRACE_SECONDS = 2.0
@@ -85,6 +94,24 @@ def run_together(
     finally:
         for child in running:
             child.close()
+
+
+def run_attached(argv: Sequence[str], *, environment: Mapping[str, str] | None = None) -> int:
+    """Run one program to its end, its output on ours, and return its exit code (128 + n for signal n).
+
+    Raises:
+        ExternalError: The program does not exist or cannot be started.
+    """
+    try:
+        process = subprocess.Popen(list(argv), **child_options(environment))  # type: ignore[call-overload]
+    except OSError as error:
+        raise ExternalError(f"{argv[0]} cannot be run: {error.strerror or error}") from error
+    try:
+        code: int = process.wait()
+    except BaseException:
+        end_group(process)
+        raise
+    return code if code >= 0 else 128 - code
 
 
 def plain_text(text: str) -> str:

@@ -6,11 +6,11 @@ Plain standard-library code: every preview reads it.
 from __future__ import annotations
 
 import json
+import pkgutil
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 from primebeaker.errors import InternalError, UserError, did_you_mean
@@ -78,7 +78,9 @@ def load_catalog() -> Catalog:
     Raises:
         InternalError: The file is malformed.
     """
-    text = files("primebeaker.images").joinpath("catalog.json").read_text(encoding="utf-8")
+    data = pkgutil.get_data("primebeaker.images", "catalog.json")
+    assert data is not None
+    text = data.decode()
     try:
         return parse_catalog(text)
     except UserError as error:

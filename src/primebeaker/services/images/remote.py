@@ -51,9 +51,11 @@ class BeakerImages:
 
     def find(self, name: str) -> Mapping[str, Any] | None:
         """The record of an image of ours, None when Beaker does not know it or gives no usable answer."""
-        result = run(
-            [self.program, "image", "get", f"{self.account}/{name}", "--format", "json"], timeout=_READ_SECONDS
-        )
+        return self.record(f"{self.account}/{name}")
+
+    def record(self, reference: str) -> Mapping[str, Any] | None:
+        """The record of an image by ID or full name, None when Beaker does not know it or gives no usable answer."""
+        result = run([self.program, "image", "get", reference, "--format", "json"], timeout=_READ_SECONDS)
         if result.code != 0:
             return None
         try:

@@ -105,7 +105,7 @@ def test_get_has_the_stock_shape(engine: LocalEngine, beaker: Beaker, launch: La
         assert times == sorted(times)
     assert _outcome(failed) == (None, None, None, 7, "ended with 7")
     reason = "canceled because main rank 0 ended with 7"
-    assert _outcome(canceled) == (canceled["status"]["exited"], reason, 4, 143, reason)
+    assert _outcome(canceled) == (canceled["status"]["exited"], reason, 8, 143, reason)
     (same,) = as_json(beaker("job", "get", failed["id"], "--format=json"))
     assert same == failed
     assert as_json(beaker("--format", "json", "job", "list", "--experiment", experiment_id)) == shape["jobs"]

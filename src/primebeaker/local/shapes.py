@@ -10,10 +10,12 @@ from primebeaker.local.environment import result_id
 from primebeaker.local.ids import derived_id
 from primebeaker.local.store import ExperimentRow, JobRow, TaskRow
 
-__all__ = ["MANUAL_CODE", "account_shape", "experiment_shape", "job_shape", "workspace_shape"]
+__all__ = ["MANUAL_CODE", "SIBLING_FAILED_CODE", "account_shape", "experiment_shape", "job_shape", "workspace_shape"]
 
 #: Beaker's ``canceledCode`` of a job that was stopped by hand.
 MANUAL_CODE = 4
+#: … and of one that was ended because another job of the experiment failed.
+SIBLING_FAILED_CODE = 8
 
 
 def account_shape(name: str) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from primebeaker.local.ids import timestamp
 from primebeaker.local.leftovers import own_mark, process_mark
 from primebeaker.local.limits import grace_seconds, most_log_bytes
 from primebeaker.local.secret_store import SecretStore
-from primebeaker.local.shapes import MANUAL_CODE
+from primebeaker.local.shapes import MANUAL_CODE, SIBLING_FAILED_CODE
 from primebeaker.local.store import ExperimentRow, JobRow, StartedJob, Store, TaskRow, new_job
 from primebeaker.supervision import Child, ChildSpec, LogOptions, Supervisor
 
@@ -293,7 +293,7 @@ class _Run:
         cause = f"{live.label} {how}"
         self._cause = self._cause or cause
         if live.task.propagate_failure:
-            self._end(self._lives, Verdict("canceled", f"canceled because {cause}"))
+            self._end(self._lives, Verdict("canceled", f"canceled because {cause}", SIBLING_FAILED_CODE))
 
     def _end(self, lives: Iterable[Live], verdict: Verdict, grace: float | None = None) -> None:
         """End what runs of these jobs; the first verdict of a job stays."""

@@ -250,6 +250,11 @@ def collect(root: str) -> Fact:
     model = getattr(importlib.import_module(module), name)
     walk = Walk()
     walk.models("", [model], None)
+    for path, entry in walk.fields.items():
+        # Prime-RL hands the tables at the top of an RL file down to trainer and orchestrator before it reads tags.
+        below = walk.fields.get(f"trainer.{path}", {})
+        if path.count(".") == 1 and path.endswith((".type", ".name")) and "enum" in entry and "default" in below:
+            entry["default"] = below["default"]
     return {
         "unknown_keys": model.model_config.get("extra") or "ignore",
         "open_tables": sorted(walk.open_tables),

@@ -181,6 +181,7 @@ def test_credentials_are_masked():
         ("sft", "[optim]\nlr = 3e-4\nbetas1 = 0.9\nmax_norm = inf\n"),
         ("sft", "[deployment]\ntype = 'multi_node'\nnum_nodes = 2\nnodes_per_fsdp_group = 1\n"),
         ("rl", "[trainer.rollout_transport]\nport = 5555\n[orchestrator]\n"),
+        ("rl", "[rollout_transport]\nport = 5555\n[trainer]\n[orchestrator]\n"),
         # Null is written as text, tables of settings take any key, aliases are known.
         ("rl", "[trainer.model]\ncompile = 'None'\n[orchestrator]\n[inference.vllm_extra]\nany = [1]\n"),
         ("rl", "[trainer.env_vars]\nMY_FLAG = '1'\n[orchestrator.train.sampling.extra_body]\nx = { y = 1 }\n"),

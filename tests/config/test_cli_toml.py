@@ -186,6 +186,15 @@ def test_bind_refuses_a_bad_manifest(run, toml, tmp_path, manifest, message):
     assert message in run("bind", f"--toml={toml}", "--kind=rl", f"--data={tmp_path / 'data.json'}", code=2)
 
 
+def test_bind_names_the_flags_that_are_missing(run, toml):
+    error = run("bind", f"--toml={toml}", "--kind=sft", "--train-path=/t", "--environment-arg=dataset=1", code=2)
+    assert error.splitlines() == [
+        "primebeaker: error: --validation-path: expected a path that is not empty, found nothing",
+        "primebeaker: error: --hf-dataset-path: expected a path that is not empty, found nothing",
+        "primebeaker: error: --environment-arg=dataset: not allowed here; train_path and validation_path set it",
+    ]
+
+
 def test_check_prints_findings_with_lines(run, toml):
     found = json.loads(run("check", f"--toml={toml}"))
     assert list(found) == ["toml", "kind", "generation", "ok", "errors", "warnings"]

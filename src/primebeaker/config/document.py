@@ -13,7 +13,7 @@ import copy
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -167,15 +167,6 @@ class TomlDocument:
         with self._naming_the_file():
             new = normalize(value, parts)
             return self._edited([(target, new) for target in expand(self._tree, parts)], create=create)
-
-    def with_values(
-        self, changes: Mapping[str, Any] | Sequence[tuple[PathLike, Any]], create: bool = False
-    ) -> TomlDocument:
-        """Set several values in one go; later ones see the earlier ones. See :meth:`with_value`."""
-        document = self
-        for path, value in changes.items() if isinstance(changes, Mapping) else changes:
-            document = document.with_value(path, value, create)
-        return document
 
     def without_value(self, path: PathLike) -> TomlDocument:
         """Remove the key, table or array element at ``path``; a parent that is left empty stays, as an empty table.

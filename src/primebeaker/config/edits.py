@@ -15,7 +15,7 @@ from primebeaker.config.document import TomlDocument
 from primebeaker.config.generation import kind_of_toml
 from primebeaker.config.paths import parse_path
 from primebeaker.config.training import RLTrainingToml, SFTTrainingToml, TrainingToml
-from primebeaker.errors import Mistakes, UserError
+from primebeaker.errors import Mistakes, UserError, UserErrors
 
 __all__ = ["Edits", "apply_edits", "assignment", "open_toml", "read_training_data", "toml_value", "training_data"]
 
@@ -169,14 +169,25 @@ def read_training_data(path: Path) -> dict[str, Any]:
 
 
 def training_data(manifest: dict[str, Any], kind: str, file: Path | None = None) -> TrainingData:
-    """The data of a manifest, whose kind must be ``kind`` when it names one."""
+    """The data of a manifest, whose kind must be ``kind`` when it names one.
+
+    Args:
+        manifest: The fields.
+        kind: ``sft`` or ``rl``.
+        file: The file they come from; without it they come from flags, and messages name those.
+    """
     if manifest.get("kind", kind) != kind:
         raise UserError(f"{manifest['kind']!r}, but --kind is {kind!r}", file=file, key="kind")
-    mistakes = Mistakes()
     try:
         return TrainingData.from_mapping({**manifest, "kind": kind})
     except UserError as error:
-        for part in getattr(error, "errors", (error,)):
-            mistakes.add(UserError(part.message, hint=part.hint, file=file, key=part.key))
-        mistakes.raise_if_any()
-        raise
+        parts = error.errors if isinstance(error, UserErrors) else (error,)
+        keys = [part.key if file is not None or part.key is None else _flag(part.key) for part in parts]
+        raise UserErrors(
+            [UserError(part.message, hint=part.hint, file=file, key=key) for part, key in zip(parts, keys, strict=True)]
+        ) from error
+
+
+def _flag(field: str) -> str:
+    name, _, argument = field.partition(".")
+    return f"--environment-arg={argument}" if name == "environment_args" else f"--{name.replace('_', '-')}"

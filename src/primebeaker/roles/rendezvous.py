@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from primebeaker.roles.causes import ExitCode, RoleFault
+from primebeaker.roles.causes import Cause, ExitCode, RoleFault
 from primebeaker.roles.files import Entry, SharedFiles
 from primebeaker.roles.plan import check_schema
 from primebeaker.roles.polling import Deadline, Poll
@@ -146,11 +146,12 @@ class MemberFile:
     probe_port: int = 0
     engines_ready: int = 0
     beat: int = 0
+    code: int = 0
     message: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """Its content."""
-        ended = {"message": self.message} if self.message else {}
+        ended = {"code": self.code, "message": self.message} if self.phase == "ended" else {}
         return {
             "schema": MEMBER_SCHEMA,
             "rank": self.rank,
@@ -278,12 +279,8 @@ class Rendezvous:
             if value.get("phase") in _BEFORE_START:
                 alive[rank] = str(value["instance"])
             elif value.get("phase") == "ended" and alive.get(rank) == value["instance"]:
-                reason = value.get("message") or "no reason given"
-                raise RoleFault(
-                    ExitCode.PEER_FAILED,
-                    "peer",
-                    f"rank {rank} on {value.get('host')} ended before the start: {reason}",
-                )
+                cause = ended_before_start(rank, value)
+                raise RoleFault(ExitCode(cause.code), cause.cause, cause.message)
 
     async def _publish(self, instances: Mapping[int, str], own: Epoch | None) -> Epoch:
         current = await self._files.read(self._paths.epoch_file)
@@ -403,6 +400,16 @@ class AckScan:
             if self._acks.get(rank, {}).get("epoch") != epoch.epoch
             or self._acks[rank].get("instance") != epoch.members[rank]
         ]
+
+
+def ended_before_start(rank: int, value: Mapping[str, Any]) -> Cause:
+    """The cause of a role whose peer ended on its way to the start."""
+    reason = value.get("message") or "no reason given"
+    return Cause(
+        code=ExitCode.PEER_FAILED,
+        cause="peer",
+        message=f"rank {rank} on {value.get('host')} ended before the start: {reason}",
+    )
 
 
 def named_ranks(ranks: Sequence[int]) -> str:

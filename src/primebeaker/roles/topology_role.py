@@ -171,12 +171,22 @@ class TopologyRole(ProcessRole):
                 if self.inputs.leads:
                     for line in table(self.inputs, self.members, self._tp()):
                         self.events.say(line)
-                await reach(self.members, self.rank)
+                await self._reach(self.watch)
                 # A slower peer still has to knock.
                 self.background(listener.close_later())
             except BaseException:
                 listener.close()
                 raise
+
+    async def _reach(self, watch: Watch) -> None:
+        try:
+            await reach(self.members, self.rank)
+        except RoleFault:
+            # A peer that has just ended cannot be reached either; then its end is the cause.
+            found = await watch.look()
+            if isinstance(found, Cause):
+                self.end(found)
+            raise
 
     async def prepare(self) -> None:
         """Phase 6: the leader decides, everybody reads what it decided."""
@@ -381,6 +391,7 @@ class TopologyRole(ProcessRole):
                 status.as_json(rank=self.rank, role=role_name(self.inputs), ended_at=utc_now()),
             )
         self.me.phase = "ended"
+        self.me.code = int(cause.code)
         self.me.message = cause.message
         await self.publish()
 

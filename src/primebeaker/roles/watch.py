@@ -10,7 +10,7 @@ from typing import Any
 from primebeaker.roles.causes import Cause, ExitCode
 from primebeaker.roles.fence import judge_epoch
 from primebeaker.roles.files import SharedFiles
-from primebeaker.roles.rendezvous import Epoch, MemberScan, Paths, named_ranks
+from primebeaker.roles.rendezvous import Epoch, MemberScan, Paths, ended_before_start, named_ranks
 from primebeaker.roles.topology import Member
 
 __all__ = ["Complete", "Silence", "Watch"]
@@ -100,7 +100,14 @@ class Watch:
         # First of all: a process that was stopped for a while must notice a newer start before anything else.
         value = await self._files.read(self._paths.epoch_file)
         found = judge_epoch(value, self._epoch, rank=self._rank, instance=self._instance)
-        return found or await self._look_at_members() or await self._look_at_epoch()
+        return found or await self._look_at_members() or await self._look_at_epoch() or self._ended_member()
+
+    def _ended_member(self) -> Cause | None:
+        """A peer that failed on its way through the barrier could leave nothing but its member file."""
+        for rank, value in self.peers.items():
+            if rank != self._rank and value.get("phase") == "ended" and value.get("code"):
+                return ended_before_start(rank, value)
+        return None
 
     async def _look_at_members(self) -> Cause | None:
         if self._rank == 0:

@@ -31,6 +31,7 @@ class LiveRollout:
     Args:
         output: The judged output.
         calls: The calls of the last reply.
+        schemas: Parameter schemas of the tools, as they were when that reply came.
         answered: How many calls were answered so far.
         failures_in_row: Service failures since the last other outcome.
         submissions: The submission store of the ``submit`` tool.
@@ -40,6 +41,7 @@ class LiveRollout:
 
     output: Any = None
     calls: list[ToolCall | BrokenCall] = field(default_factory=list)
+    schemas: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     answered: int = 0
     failures_in_row: int = 0
     submissions: Any = None

@@ -84,7 +84,7 @@ class ToolBehaviour(Behaviour):
         if is_malformed(live.calls):
             return INVALID
         calls = [call for call in live.calls if isinstance(call, ToolCall)]
-        if any(self.spoils_message(env, call) for call in calls):
+        if any(self.spoils_message(env, live, call) for call in calls):
             return INVALID
         if not calls:
             answered = self.takes_final_answer and has_final_verdict(message)
@@ -94,11 +94,11 @@ class ToolBehaviour(Behaviour):
             return INVALID
         return TOOL
 
-    def spoils_message(self, env: Any, call: ToolCall) -> bool:
+    def spoils_message(self, env: Any, live: LiveRollout, call: ToolCall) -> bool:
         """Whether the arguments of a call make the whole message malformed."""
         if call.name not in env.tool_names:
             return False
-        finding = check_call(call.name, call.arguments, self.schemas(env).get(call.name, {}))[1]
+        finding = check_call(call.name, call.arguments, live.schemas.get(call.name, {}))[1]
         return finding is not None and finding.kind == "malformed"
 
     def notice(self, env: Any, state: State) -> str | None:
@@ -123,16 +123,13 @@ class ToolBehaviour(Behaviour):
         if call.name not in env.tool_names or call.name not in env.tool_clients:
             offered = ", ".join(sorted(env.tool_names)) or "none"
             return Outcome("unknown_tool", failed("result", f"{call.name}: unknown tool; offered: {offered}").output)
-        arguments, finding = check_call(call.name, call.arguments, self.schemas(env).get(call.name, {}))
+        live = live_of(state)
+        arguments, finding = check_call(call.name, call.arguments, live.schemas.get(call.name, {}))
         if finding is not None:
             return failed("model", finding.text)
-        return await run_client(env, self.pool, live_of(state), call.name, arguments)
+        return await run_client(env, self.pool, live, call.name, arguments)
 
     # What holds for all of them.
-
-    def schemas(self, env: Any) -> dict[str, Mapping[str, Any]]:
-        """Parameter schemas of the offered and the known tools."""
-        return parameter_schemas(env.tool_defs, self.specs)
 
     @staticmethod
     def turns_left(env: Any, state: State) -> int:
@@ -158,9 +155,10 @@ class ToolBehaviour(Behaviour):
     async def observe(self, env: Any, state: State, message: Message) -> None:
         """Find the calls of a reply and its route."""
         live = live_of(state)
+        live.schemas = parameter_schemas(env.tool_defs, self.specs)
 
         def read() -> str:
-            live.calls = message_calls(message, self.schemas(env))
+            live.calls = message_calls(message, live.schemas)
             return self.route(env, state, message)
 
         long = len(visible_text(message)) > LONG_TEXT

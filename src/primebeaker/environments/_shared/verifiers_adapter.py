@@ -151,14 +151,40 @@ class _BehaviourRubric(vf.Rubric):  # type: ignore[misc]  # Verifiers has no typ
         for reward in behaviour.rewards:
             self.add_reward_func(_reward_function(env, reward), reward.weight)
         self.add_metric(num_turns)
+        self._own = list(self.funcs)
 
     async def score_rollout(self, state: State) -> None:
         await self._ask_scorers(state)
-        await super().score_rollout(state)
+        if self.funcs == self._own:
+            self._score(state)
+        else:
+            await super().score_rollout(state)
 
     async def score_group(self, states: list[State]) -> None:
         await asyncio.gather(*(self._ask_scorers(state) for state in states))
-        await super().score_group(states)
+        if self.funcs != self._own:
+            await super().score_group(states)
+            return
+        for state in states:
+            self._score(state)
+        mean = sum(state["reward"] for state in states) / max(len(states), 1)
+        for state in states:
+            state["advantage"] = state["reward"] - mean
+            for step in state["trajectory"]:
+                if step["advantage"] is None:
+                    step["advantage"] = state["advantage"]
+                if step["reward"] is None:
+                    step["reward"] = state["reward"]
+
+    def _score(self, state: State) -> None:
+        """What Verifiers does, without its look at every function's signature for every rollout."""
+        had_error = state.get("error") is not None
+        values = [function(state) for function in self._own]
+        if state.get("error") is not None and not had_error:
+            # A function that failed spoils the rollout, whatever was added up before it.
+            values = [function(state) for function in self._own]
+        state["reward"] = sum(value * weight for value, weight in zip(values, self.weights, strict=True)) + 0.0
+        state["metrics"] = {function.__name__: value for function, value in zip(self._own, values, strict=True)}
 
     async def _ask_scorers(self, state: State) -> None:
         if state.get("error") is not None:
@@ -169,7 +195,7 @@ class _BehaviourRubric(vf.Rubric):  # type: ignore[misc]  # Verifiers has no typ
             state["error"] = error
 
 
-async def num_turns(state: State) -> float:
+def num_turns(state: State) -> float:
     """The number of assistant turns."""
     return float(len(state["trajectory"]))
 

@@ -27,3 +27,11 @@ def read_pid(path: Path) -> int:
     """The pid a test process left in a file, once it is there."""
     until(lambda: path.exists() and path.read_text().strip())
     return int(path.read_text())
+
+
+def command_line(pid: int) -> bytes:
+    """A process's arguments; nothing when it has gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""

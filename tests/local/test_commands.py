@@ -8,6 +8,7 @@ import pty
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,8 +17,9 @@ import pytest
 
 from primebeaker.cli import main
 from primebeaker.local import LocalEngine
+from primebeaker.supervision.processes import descendants, snapshot
 
-from ..waiting import until
+from ..waiting import command_line, until
 
 Launch = Callable[..., str]
 GANG = 'echo "from $BEAKER_REPLICA_RANK"; test "$BEAKER_REPLICA_RANK" != 1 || { sleep 0.2; exit 7; }; exec sleep 600'
@@ -45,7 +47,7 @@ def run(
     """Run a command on the embedded engine, directly or as a Beaker reached through its ``beaker`` program."""
     monkeypatch.setenv("PRIMEBEAKER_ENGINE", request.param)
     monkeypatch.setenv("PRIMEBEAKER_BEAKER_BINARY", str(engine.home.bin / "beaker"))
-    monkeypatch.setattr("primebeaker.cli.log_output._LOOK_SECONDS", {"local": 0.1, "beaker": 0.3})
+    monkeypatch.setattr("primebeaker.cli.following._LOOK_SECONDS", {"local": 0.1, "beaker": 0.3})
 
     def call(*words: str) -> Said:
         code = main(list(words))
@@ -150,6 +152,35 @@ def test_follow_keeps_lines_and_news_apart(run: Callable[..., Said], launch: Lau
     assert sorted(said.out.splitlines()) == [f"[main/{rank}] from {rank}" for rank in range(3)]
     assert "main rank 1: failed with exit code 7: ended with 7" in said.err
     assert said.err.splitlines()[-1] == "exp failed: main rank 1 ended with 7"
+
+
+def test_follow_takes_up_jobs_that_start_later(
+    run: Callable[..., Said], engine: LocalEngine, launch: Launch, tmp_path: Path
+):
+    """A preempted replica is started again as a new job while it is followed."""
+    script = f"echo try $(cat {tmp_path}/n 2>/dev/null); test -e {tmp_path}/n && exit 0; exec sleep 600"
+    experiment_id = launch(script, context={"autoResume": True})
+
+    def followed() -> bool:
+        """Whether the first job's lines are being read: in this process, or by a ``beaker job logs`` below it."""
+        if os.environ["PRIMEBEAKER_ENGINE"] == "local":
+            return any(thread.name == "log lines" for thread in threading.enumerate())
+        job = engine.store.jobs(experiment_id)[0].id.encode()
+        below = descendants([os.getpid()], snapshot())
+        return any(job in command_line(process.pid) for process in below)
+
+    def preempt() -> None:
+        until(followed)
+        until(lambda: list(engine.logs(experiment_id)))
+        (tmp_path / "n").write_text("2")
+        engine.preempt(experiment_id)
+
+    helper = threading.Thread(target=preempt)
+    helper.start()
+    said = run("follow", experiment_id)
+    helper.join()
+    assert (said.code, said.out) == (0, "try\ntry 2\n")
+    assert "main: succeeded with exit code 0 (attempt 2)" in said.err
 
 
 @pytest.mark.parametrize(("script", "code"), [("true", 0), ("exit 3", 4)])

@@ -21,7 +21,7 @@ from primebeaker.errors import ExternalError, UserError
 from primebeaker.local import LocalEngine
 from primebeaker.supervision.processes import descendants, marked, snapshot
 
-from ..waiting import alive, until
+from ..waiting import alive, command_line, until
 from .conftest import job_processes
 
 Launch = Callable[..., str]
@@ -345,14 +345,8 @@ def test_kills_at_random_moments_leave_nothing(engine: LocalEngine, launch: Laun
     assert engine.get(experiment_id).ended
     assert not job_processes(engine, experiment_id)
     assert engine.store.check() == "ok"
-    until(lambda: not [process for process in marked("detached", snapshot()) if _serves(process.pid, experiment_id)])
-
-
-def _serves(pid: int, experiment_id: str) -> bool:
-    try:
-        return experiment_id.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
+    served = experiment_id.encode()
+    until(lambda: not any(served in command_line(process.pid) for process in marked("detached", snapshot())))
 
 
 def test_many_experiments_at_once(engine: LocalEngine, write_spec: Callable[..., Path]):

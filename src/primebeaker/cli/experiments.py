@@ -15,8 +15,9 @@ from primebeaker.beaker.models import Experiment, ExperimentState
 from primebeaker.beaker.status import ExperimentStatus, experiment_status
 from primebeaker.cli.engines import open_engine
 from primebeaker.cli.flags import boolean, choice, integer, text
-from primebeaker.cli.log_output import EXIT_CODES, print_lines
-from primebeaker.cli.log_output import follow as follow_experiment
+from primebeaker.cli.following import EXIT_CODES, Selection
+from primebeaker.cli.following import follow as follow_experiment
+from primebeaker.cli.log_output import LineStyle, print_lines
 from primebeaker.cli.output import OutputOptions, Result
 from primebeaker.cli.tables import age, columns, duration, span
 from primebeaker.errors import UserError
@@ -61,25 +62,21 @@ class StatusOptions(EngineOptions):
 
 
 @dataclass(kw_only=True)
-class LogOptions(StatusOptions):
-    """The flags of ``logs``."""
-
-    rank: Annotated[int | None, integer("Only this replica.", least=0, panel="Filter")] = None
-    task: Annotated[str | None, text("Only this task.", panel="Filter")] = None
-    tail: Annotated[int | None, integer("Only the last lines of each replica.", least=1, panel="Filter")] = None
-    since: Annotated[str | None, text("Only lines since this time (ISO 8601).", panel="Filter")] = None
-    timestamps: Annotated[bool, boolean("Begin lines with their time.", name="timestamps", panel="Output")] = False
-    follow: Annotated[bool, boolean("Go on until the experiment ends.", name="follow")] = False
-
-
-@dataclass(kw_only=True)
 class FollowOptions(StatusOptions):
     """The flags of ``follow``."""
 
     rank: Annotated[int | None, integer("Only this replica.", least=0, panel="Filter")] = None
     task: Annotated[str | None, text("Only this task.", panel="Filter")] = None
-    tail: Annotated[int | None, integer("Begin with the last lines only.", least=1, panel="Filter")] = None
+    tail: Annotated[int | None, integer("Begin with the last lines of each replica.", least=1, panel="Filter")] = None
     timestamps: Annotated[bool, boolean("Begin lines with their time.", name="timestamps", panel="Output")] = False
+
+
+@dataclass(kw_only=True)
+class LogOptions(FollowOptions):
+    """The flags of ``logs``."""
+
+    since: Annotated[str | None, text("Only lines since this time (ISO 8601).", panel="Filter")] = None
+    follow: Annotated[bool, boolean("Go on until the experiment ends.", name="follow")] = False
 
 
 @dataclass(kw_only=True)
@@ -140,18 +137,14 @@ def logs(experiment_id: str | None = None, /, options: Annotated[LogOptions | No
     since = _time("--since", options.since)
     engine = open_engine(options.engine)
     experiment = _find(engine, experiment_id, options)
-    prefixed = options.rank is None and len(experiment.latest_jobs) > 1
-    as_json = options.format == "json"
+    style = _style(experiment, options)
     if options.follow and since is None:
-        ended = follow_experiment(
-            engine, experiment.id, prefixed=prefixed, timestamps=options.timestamps, as_json=as_json,
-            tail=options.tail, rank=options.rank, task=options.task,
-        )  # fmt: skip
-        return EXIT_CODES.get(ended.state, 0)
+        selection = Selection(options.rank, options.task, options.tail)
+        return EXIT_CODES.get(follow_experiment(engine, experiment.id, selection, style).state, 0)
     lines = engine.logs(
         experiment.id, rank=options.rank, task=options.task, follow=options.follow, tail=options.tail, since=since
     )
-    print_lines(lines, prefixed=prefixed, timestamps=options.timestamps, as_json=as_json)
+    print_lines(lines, style)
     return 0
 
 
@@ -162,16 +155,8 @@ def follow(
     options = options or FollowOptions()
     engine = open_engine(options.engine)
     experiment = _find(engine, experiment_id, options)
-    ended = follow_experiment(
-        engine,
-        experiment.id,
-        prefixed=options.rank is None and len(experiment.latest_jobs) > 1,
-        timestamps=options.timestamps,
-        as_json=options.format == "json",
-        tail=options.tail,
-        rank=options.rank,
-        task=options.task,
-    )
+    selection = Selection(options.rank, options.task, options.tail)
+    ended = follow_experiment(engine, experiment.id, selection, _style(experiment, options))
     return EXIT_CODES.get(ended.state, 0)
 
 
@@ -212,6 +197,11 @@ def _find(engine: Engine, experiment_id: str | None, options: StatusOptions) -> 
         if experiment.author == me:
             return engine.get(experiment.id)
     raise UserError(f"{me} has no experiment here", hint="list them with 'primebeaker list'")
+
+
+def _style(experiment: Experiment, options: FollowOptions) -> LineStyle:
+    prefixed = options.rank is None and len(experiment.latest_jobs) > 1
+    return LineStyle(prefixed, options.timestamps, options.format == "json")
 
 
 def _workspace(engine: Engine, chosen: str | None) -> str | None:

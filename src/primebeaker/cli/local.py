@@ -12,7 +12,8 @@ from cyclopts import Parameter
 from primebeaker.beaker.models import Experiment
 from primebeaker.cli.app import new_app
 from primebeaker.cli.flags import boolean, choice, integer, number, text
-from primebeaker.cli.log_output import EXIT_CODES, print_lines
+from primebeaker.cli.following import EXIT_CODES
+from primebeaker.cli.log_output import LineStyle, print_lines
 from primebeaker.cli.output import OutputOptions, Result, warn
 from primebeaker.cli.tables import age, columns, duration, span
 from primebeaker.errors import UserError
@@ -140,7 +141,7 @@ def logs(experiment_id: str, /, options: Annotated[LogOptions | None, Parameter(
     lines = engine.logs(experiment_id, rank=options.rank, task=options.task, follow=options.follow, tail=options.tail)
     row, job = engine.experiment_or_job(experiment_id)
     several = options.rank is None and job is None and sum(task.replicas for task in engine.store.tasks(row.id)) > 1
-    print_lines(lines, prefixed=several, timestamps=options.timestamps, as_json=options.format == "json")
+    print_lines(lines, LineStyle(several, options.timestamps, options.format == "json"))
     return EXIT_CODES.get(engine.get(row.id).state, 0) if options.follow else 0
 
 

@@ -56,6 +56,30 @@ def test_replacing_any_value(text: str, data: st.DataObject) -> None:
 
 
 @common
+@given(documents(), st.data())
+def test_a_replaced_value_leaves_every_other_byte(text: str, data: st.DataObject) -> None:
+    """What stands before and behind the new value is the source, less exactly the text of the old value."""
+    document = TomlDocument.from_text(text)
+    tree = document.values
+    # Tables and arrays of tables may be written over many places.
+    paths = [
+        path for path in every_path(tree) if not isinstance(at(tree, path), dict) and not tables_in(at(tree, path))
+    ]
+    if not paths:
+        return
+    path = data.draw(st.sampled_from(paths))
+    before, after = document.with_value(path, "some unlikely text").text.split('"some unlikely text"')
+    assert text.startswith(before)
+    assert text.endswith(after)
+    old = text[len(before) : len(text) - len(after)]
+    assert same(tomllib.loads(f"old = {old}")["old"], at(tree, path))
+
+
+def tables_in(value: Any) -> bool:
+    return isinstance(value, list) and any(isinstance(item, dict) for item in value)
+
+
+@common
 @given(documents(), KEYS, PLAIN, st.data())
 def test_adding_a_key_to_any_table_adds_lines_and_changes_none(
     text: str, key: str, value: Any, data: st.DataObject
@@ -90,6 +114,10 @@ def test_removing_any_key_removes_only_that_key(text: str, data: st.DataObject) 
     edited = document.without_value(path)
     assert same(tomllib.loads(edited.text), expected)
     assert document.text == text
+    if at(expected, path[:-1]):
+        # Nothing was written: what is left is the source less some of it.
+        rest = iter(text)
+        assert all(character in rest for character in edited.text)
 
 
 @common

@@ -17,9 +17,12 @@ from primebeaker.launch.settings import PRIORITIES, TOML_CHECKS, LaunchSettings
 
 __all__ = [
     "LaunchOptions",
+    "PlacementOptions",
     "RLLaunchOptions",
+    "ServiceOptions",
     "engine_flag",
     "explain_unknown_flags",
+    "given_settings",
     "launch_settings",
     "pairs",
     "service_counts",
@@ -29,17 +32,8 @@ _PLACEMENT, _RUNTIME, _SECRETS, _WANDB, _SERVICES = "Placement", "Runtime", "Sec
 
 
 @dataclass(kw_only=True)
-class LaunchOptions(OutputOptions):
-    """The flags of every launch."""
-
-    toml: Annotated[Path | None, path("The Prime-RL training TOML (required).", panel="Input")] = None
-    toml_check: Annotated[
-        str | None,
-        choice("How to check the TOML against Prime-RL's fields.", TOML_CHECKS, panel="Input", default="warn"),
-    ] = None
-    live_config: Annotated[
-        bool, boolean("Let the task read the TOML as it is when it starts.", name="live-config", panel="Input")
-    ] = False
+class PlacementOptions(OutputOptions):
+    """The flags of everything that ends in a new experiment of ours, a resume included."""
 
     image: Annotated[
         str | None,
@@ -66,13 +60,6 @@ class LaunchOptions(OutputOptions):
     memory: Annotated[str | None, text("Memory, such as 256GiB.", panel=_PLACEMENT, default="Beaker's")] = None
     cpu_count: Annotated[float | None, number("CPUs.", above=0, panel=_PLACEMENT, default="Beaker's")] = None
 
-    name: Annotated[str | None, text("Experiment name.", panel=_RUNTIME, default="from the TOML's run name")] = None
-    description: Annotated[
-        str | None, text("Experiment description.", panel=_RUNTIME, default="PrimeBeaker KIND NAME")
-    ] = None
-    launch_id: Annotated[str | None, text("Id of this launch, used once.", panel=_RUNTIME, default="new uuid4 hex")] = (
-        None
-    )
     mount_path: Annotated[
         str | None, text("Where the Weka bucket is mounted in the task.", panel=_RUNTIME, default="/weka")
     ] = None
@@ -114,8 +101,29 @@ class LaunchOptions(OutputOptions):
 
 
 @dataclass(kw_only=True)
-class RLLaunchOptions(LaunchOptions):
-    """The flags of every RL launch."""
+class LaunchOptions(PlacementOptions):
+    """The flags of every launch from a TOML."""
+
+    toml: Annotated[Path | None, path("The Prime-RL training TOML (required).", panel="Input")] = None
+    toml_check: Annotated[
+        str | None,
+        choice("How to check the TOML against Prime-RL's fields.", TOML_CHECKS, panel="Input", default="warn"),
+    ] = None
+    live_config: Annotated[
+        bool, boolean("Let the task read the TOML as it is when it starts.", name="live-config", panel="Input")
+    ] = False
+    name: Annotated[str | None, text("Experiment name.", panel=_RUNTIME, default="from the TOML's run name")] = None
+    description: Annotated[
+        str | None, text("Experiment description.", panel=_RUNTIME, default="PrimeBeaker KIND NAME")
+    ] = None
+    launch_id: Annotated[str | None, text("Id of this launch, used once.", panel=_RUNTIME, default="new uuid4 hex")] = (
+        None
+    )
+
+
+@dataclass(kw_only=True)
+class ServiceOptions:
+    """The flags about tool services, which RL has."""
 
     registry: Annotated[
         str | None, text("LiteRegistry URI; required for multi-node.", panel=_SERVICES, default="none")
@@ -138,6 +146,11 @@ class RLLaunchOptions(LaunchOptions):
     ] = ()
 
 
+@dataclass(kw_only=True)
+class RLLaunchOptions(ServiceOptions, LaunchOptions):
+    """The flags of every RL launch."""
+
+
 #: Flag (as a field) -> setting, where the names differ.
 _RENAMED = {"cluster": "clusters", "env": "environment", "secret": "secrets", "required_service": "required_services"}
 
@@ -149,8 +162,17 @@ def launch_settings(options: LaunchOptions) -> LaunchSettings:
         UserError: ``--toml`` is missing, or a repeated flag has a malformed value.
     """
     mistakes = Mistakes()
+    values = given_settings(options, LaunchSettings, mistakes)
+    if options.toml is None:
+        mistakes.add(UserError("--toml is missing", hint="pass the training TOML with --toml=FILE"))
+    mistakes.raise_if_any()
+    return LaunchSettings(**values)
+
+
+def given_settings(options: PlacementOptions, settings: type[Any], mistakes: Mistakes) -> dict[str, Any]:
+    """The values that were given, by the names of a settings class; malformed repeated flags go to ``mistakes``."""
     values: dict[str, Any] = {}
-    known = {field.name for field in fields(LaunchSettings)}
+    known = {field.name for field in fields(settings)}
     for option in fields(options):
         value = getattr(options, option.name)
         setting = _RENAMED.get(option.name, option.name)
@@ -161,10 +183,7 @@ def launch_settings(options: LaunchOptions) -> LaunchSettings:
         elif option.name == "required_service":
             value = service_counts(value, mistakes)
         values[setting] = value
-    if options.toml is None:
-        mistakes.add(UserError("--toml is missing", hint="pass the training TOML with --toml=FILE"))
-    mistakes.raise_if_any()
-    return LaunchSettings(**values)
+    return values
 
 
 def pairs(flag: str, words: Sequence[str], mistakes: Mistakes) -> tuple[tuple[str, str], ...]:

@@ -47,5 +47,16 @@ def submit(options: Annotated[SubmitOptions | None, Parameter(name="*")] = None)
     return run_submit("rl", options, engine=options.engine, skip_preflight=options.skip_preflight)
 
 
+# By name: neither is needed for a preview.
+app.command(
+    "primebeaker.cli.rl_resume:resume_app",
+    name="resume",
+    help="Start a fresh complete topology from a step that trainer and orchestrator both finished.",
+)
+app.command(
+    "primebeaker.cli.rl_resume:checkpoints_app",
+    name="checkpoints",
+    help="List every checkpoint step with what it lacks.",
+)
 app.command(explain_unknown_flags(preview, PreviewOptions, ONLY_SUBMIT))
 app.command(explain_unknown_flags(submit, SubmitOptions, ONLY_PREVIEW))

@@ -56,6 +56,28 @@ def test_a_workflow_builds_the_environment_and_reads_its_rollout(gateway, script
     assert [message["role"] for message in snapshot["messages"]] == ["user", *["assistant", "tool"] * 2, "assistant"]
 
 
+def test_the_articulated_harness_takes_ids_and_gold_from_the_input(gateway, scripted_client):
+    clients = build_tool_clients(tools=("terminal", "submit"), server_url=gateway.url)
+    verifier = build_verifier_environment(
+        "primebeaker.environments.articulated_harness_env",
+        tool_clients=clients.tools,
+        tools=("terminal", "submit"),
+        tool_defs=None,
+        max_tool_calls=4,
+        max_turns=5,
+        timeout_seconds=60.0,
+        score_rollouts=True,
+    )
+    replies = [
+        call("submit", rubric_id=1, feedback="f", label="pass"),
+        call("submit", rubric_id="b", feedback="f", label="x"),
+    ]
+    snapshot = run(verifier, scripted_client(replies), expected_rubric_ids=[1, "b"])
+    assert (snapshot["stop_condition"], snapshot["jtc_submit_complete"]) == ("all_rubrics_submitted", True)
+    assert list(snapshot["jtc_submit_submissions"]) == ["1", "b"]
+    assert isinstance(verifier.final_warning, str)
+
+
 def test_settings_set_after_loading_hold(gateway, scripted_client):
     verifier = build(
         build_tool_clients(tools=("terminal",), server_url=gateway.url).tools, ("terminal",), max_tool_calls=1

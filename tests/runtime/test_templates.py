@@ -121,6 +121,7 @@ ROLES = {
     "jtc-io-repl-prompt-gptoss-harmony": ("jtc_io_repl_judge_gptoss_harmony", "system user"),
     "jtc-io-repl-prompt-v4": ("jtc_io_repl_judge_prompt_v4", "system user"),
     "jtc-io-terminal-release-browse": ("jtc_io_terminal_judge_release_browse", "system user"),
+    "articulated_harness_gptoss": ("articulated_harness_gptoss", "system user"),
     "code-check-generation": ("code_check_generation", "system user"),
     "code-check-label-generation-gptoss": ("code_check_label_generation_gptoss", "system user assistant user user"),
     "multistep-tool-message": ("multistep_tool_message", "tool"),
@@ -157,7 +158,8 @@ def test_numbers_equal_the_defaults_of_the_environments():
     from primebeaker.environments.registry import environment_spec
 
     defaults = {argument.name: argument.default for argument in environment_spec("tool-label").arguments}
-    assert f"{defaults['terminal_truncation']:,} characters" in rendered("jtc-io-terminal-release-browse")[0]
+    for name in ("jtc-io-terminal-release-browse", "articulated_harness_gptoss"):
+        assert f"{defaults['terminal_truncation']:,} characters" in rendered(name)[0]
 
 
 def test_literal_braces_come_out_single():

@@ -18,13 +18,27 @@ from primebeaker.environments._shared.rows import PROMPT_COLUMNS, RowFault, answ
 from primebeaker.environments._shared.sources import Row, Source, open_source
 from primebeaker.errors import UserError
 
-__all__ = ["DatasetRules", "LoadedDataset", "expanded_row", "load_rows"]
+__all__ = ["AllOrNone", "DatasetRules", "LoadedDataset", "expanded_row", "load_rows"]
 
 logger = logging.getLogger("primebeaker.environments")
 
 _MOST_PROBLEMS = 5
 _ROW_COLUMN = "primebeaker_row"
 _PIECE = 4096
+
+
+class AllOrNone(NamedTuple):
+    """Something that either all rows have or none.
+
+    Args:
+        column: The column it is about, for messages.
+        present: Whether a row has it.
+        none: What to warn when no row has it.
+    """
+
+    column: str
+    present: Callable[[dict[str, Any]], bool]
+    none: str
 
 
 class DatasetRules(NamedTuple):
@@ -34,6 +48,7 @@ class DatasetRules(NamedTuple):
         prompt_columns: Where the prompt is looked for.
         needs_answer: Whether a blank answer in some rows fails the load.
         check: Raises :class:`RowFault` for what else is wrong; returns the row, changed or not.
+        all_or_none: Something else that either all rows have or none.
         system_prompt: The system message of prompts that do not begin with one.
         few_shot: Messages put before a prompt that is plain text.
     """
@@ -41,6 +56,7 @@ class DatasetRules(NamedTuple):
     prompt_columns: Sequence[str] = PROMPT_COLUMNS
     needs_answer: bool = True
     check: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+    all_or_none: AllOrNone | None = None
     system_prompt: str | None = None
     few_shot: Sequence[Mapping[str, Any]] = ()
 
@@ -74,6 +90,12 @@ def load_rows(environment: str, dataset: str, split: str, rules: DatasetRules | 
             faults += [f"{row.place}: answer: missing or blank" for row in kept if not row.answered and not row.fault]
         elif kept and not faults:
             warnings.append(f"{source.name}: no row has an answer, so label scores are 0")
+    rule = rules.all_or_none
+    if rule is not None and not all(row.complete for row in kept):
+        if any(row.complete for row in kept):
+            faults += [f"{row.place}: {rule.column}: missing" for row in kept if not row.complete and not row.fault]
+        elif kept and not faults:
+            warnings.append(f"{source.name}: {rule.none}")
     if faults:
         more = [f"and {len(faults) - _MOST_PROBLEMS} more"] if len(faults) > _MOST_PROBLEMS else []
         raise UserError("; ".join([*faults[:_MOST_PROBLEMS], *more]))
@@ -100,6 +122,7 @@ class _ReadRow(NamedTuple):
     answered: bool
     data: bytes
     fault: str | None = None
+    complete: bool = False
 
 
 def _read(row: Row, rules: DatasetRules) -> _ReadRow:
@@ -118,7 +141,8 @@ def _read(row: Row, rules: DatasetRules) -> _ReadRow:
         example_id = checked.pop("example_id", None)
         if example_id is not None and (isinstance(example_id, bool) or not isinstance(example_id, int)):
             checked["src_id"], example_id = example_id, None
-        return _ReadRow(row.place, split, example_id, answered, _json_bytes(checked))
+        complete = rules.all_or_none is None or rules.all_or_none.present(checked)
+        return _ReadRow(row.place, split, example_id, answered, _json_bytes(checked), complete=complete)
     except RowFault as fault:
         return _ReadRow(row.place, split, None, False, b"", str(fault))
     except (TypeError, ValueError, RecursionError) as error:

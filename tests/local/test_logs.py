@@ -12,8 +12,8 @@ import pytest
 
 from primebeaker.errors import UserError
 from primebeaker.local import LocalEngine
-from primebeaker.local.logs import LogReader
-from primebeaker.supervision.output import LogFile, LogOptions
+from primebeaker.local.logs import LogReader, Source, read_logs
+from primebeaker.supervision.output import INDEX_RECORD, LogFile, LogOptions
 
 from ..waiting import until
 
@@ -120,6 +120,27 @@ def test_a_reader_goes_on_in_the_rewritten_log(tmp_path: Path):
     seen += [line.data for line in reader.lines(final=True)]
     reader.close()
     assert seen == [b"line %05d" % number for number in range(2000)]
+
+
+@pytest.mark.parametrize("ended", [b"", b"\n"])
+@pytest.mark.parametrize("tail", [1, 2, 3, 4999, 5000, 6000])
+def test_the_end_of_a_long_log_is_found_from_behind(tmp_path: Path, tail: int, ended: bytes):
+    """With and without an end of the last line; long lines and empty ones."""
+    lines = [b"x" * (number * 7919 % 200) for number in range(4998)] + [b"", b"last"]
+    (tmp_path / "x.log").write_bytes(b"\n".join(lines) + ended)
+    assert [line.data for _, line in read_logs([Source("x", tmp_path / "x.log")], tail=tail)] == lines[-tail:]
+
+
+def test_a_time_is_found_without_reading_what_is_before(tmp_path: Path):
+    """Times and offsets in the index; the log's beginning may be anything."""
+    path = tmp_path / "x.log"
+    path.write_bytes(b"".join(b"line %06d\n" % number for number in range(10_000)))
+    records = [INDEX_RECORD.pack(number * 12, 1000.0 + number) for number in range(10_000)]
+    path.with_name("x.log.index").write_bytes(b"".join(records))
+    since = datetime.fromtimestamp(1000 + 9_990, UTC)
+    found = [line for _, line in read_logs([Source("x", path)], since=since)]
+    assert [line.data for line in found] == [b"line %06d" % number for number in range(9_990, 10_000)]
+    assert found[0].at == since
 
 
 def test_a_follower_gets_the_lines_of_a_restarted_job(engine: LocalEngine, launch: Launch, tmp_path: Path):

@@ -25,6 +25,8 @@ MOST_LINE_BYTES = 64 * 1024
 INDEX_RECORD = struct.Struct("<Qd")
 
 _REPORT_EVERY_SECONDS = 60.0
+# Arrival times are kept to this accuracy, so that a log of short lines does not get an index of its own size.
+_RECORD_EVERY_SECONDS = 0.05
 
 
 class LineSplitter:
@@ -96,6 +98,7 @@ class LogFile:
         self._stream: int | None = None
         self._index: int | None = None
         self._reported_at = -_REPORT_EVERY_SECONDS
+        self._recorded_at = float("-inf")
         self._thread = threading.Thread(target=self._run, name=f"log {options.path.name}", daemon=True)
         if options.header is not None:
             self.write(options.header.encode() + b"\n")
@@ -176,7 +179,9 @@ class LogFile:
             offset = os.fstat(self._stream).st_size
             records = []
             for at, data in batch:
-                records.append(INDEX_RECORD.pack(offset, at))
+                if abs(at - self._recorded_at) >= _RECORD_EVERY_SECONDS:
+                    records.append(INDEX_RECORD.pack(offset, at))
+                    self._recorded_at = at
                 offset += len(data)
             # The index goes first: a reader never meets output without a time.
             os.write(self._index, b"".join(records))

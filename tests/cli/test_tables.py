@@ -32,5 +32,5 @@ def test_durations(text: str, expected: timedelta):
 
 @pytest.mark.parametrize("text", ["", "x", "1w", "-1d", "1h 3"])
 def test_no_durations(text: str):
-    with pytest.raises(UserError, match="--max-age = .*: expected a duration like 7d, 12h or 30m"):
+    with pytest.raises(UserError, match=r"--max-age = .*: expected a duration like 7d, 12h or 30m"):
         duration("--max-age", text)

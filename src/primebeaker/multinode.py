@@ -44,6 +44,7 @@ COMMANDS: dict[str, dict[str, Flag]] = {
     "single-node-rl": {"config": Flag("the TOML for rl", Path, required=True)},
     "prepare-rl": _PREPARE,
     "prepare-sft": _PREPARE_SFT,
+    "stop-services": {},
     "status": {"rendezvous-dir": Flag("RENDEZVOUS_DIR of the launch", Path, required=True)},
 }
 
@@ -71,6 +72,10 @@ def _run(words: Sequence[str]) -> int:
         from primebeaker.roles.run import run_single
 
         return run_single(Path.cwd() / cast(Path, values["config"]))
+    if command == "stop-services":
+        from primebeaker.roles.managed import stop_services_of
+
+        return stop_services_of(os.environ)
     if command == "status":
         from primebeaker.roles.status import print_status
 

@@ -261,3 +261,25 @@ def test_a_preparation_can_be_inspected_alone(launch: Launch, tmp_path: Path) ->
     assert sorted(path.name for path in (tmp_path / "o" / "configs").iterdir()) == [
         *("inference.toml", "orchestrator.toml", "trainer.toml")
     ]
+
+
+@pytest.mark.parametrize(
+    ("setup", "code"),
+    [("exit 5", 5), ("true", 2), ("kill -TERM $PPID; sleep 60", 143)],
+    ids=["setup", "program", "term"],
+)
+def test_a_single_node_task_that_ends_early_stops_its_services(launch: Launch, setup: str, code: int) -> None:
+    from primebeaker.launch.script import single_node_command
+
+    topology = launch()
+    calls = beaker(topology)
+    managed(topology)
+    # An image without Prime-RL's program, and a Python that finds this package.
+    (topology.bin / "python3").symlink_to(sys.executable)
+    env = topology.environment(0) | {"PRIMEBEAKER_SETUP_COMMAND": f'echo "token=$BEAKER_TOKEN"; {setup}'}
+    env["PATH"] = f"{topology.bin}:/usr/bin:/bin"
+    done = subprocess.run(single_node_command("rl"), env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == code, done.stderr
+    assert "token=\n" in done.stdout
+    assert calls.read_text() == f"experiment stop 01SERVICES token={TOKEN}\n"
+    topology.nothing_left()

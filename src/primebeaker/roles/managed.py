@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 from primebeaker.errors import UserError
 from primebeaker.roles.http import fetch, in_thread
 
-__all__ = ["ManagedServices", "take_managed_services"]
+__all__ = ["ManagedServices", "stop_services_of", "take_managed_services"]
 
 _ID = "PRIMEBEAKER_MANAGED_SERVICE_EXPERIMENT_ID"
 _TOKEN = "BEAKER_TOKEN"  # noqa: S105  a name, not a token
@@ -123,3 +124,15 @@ def take_managed_services(env: MutableMapping[str, str], *, rank: int) -> Manage
             hint="name a Beaker secret that holds a token",
         )
     return ManagedServices(experiment, token, env.get("BEAKER_ADDR") or _ADDRESS, dict(env))
+
+
+def stop_services_of(env: MutableMapping[str, str]) -> int:
+    """Stop the services an environment names, for a task that ends before its role; always returns 0.
+
+    Raises:
+        UserError: There is an experiment to stop but no token.
+    """
+    services = take_managed_services(env, rank=0)
+    if services is not None:
+        asyncio.run(services.stop(lambda line: print(line, file=sys.stderr, flush=True)))
+    return 0

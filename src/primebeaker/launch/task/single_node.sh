@@ -2,6 +2,34 @@
 # Python program). Everything else comes from the environment, so that no user text is ever read as shell code.
 set -euo pipefail
 
+# Tool services that must be stopped when the task ends: their id and the token for it are kept from every process
+# that is started, and whatever ends the task before `rl` has a keeper of its own stops them.
+services=${PRIMEBEAKER_MANAGED_SERVICE_EXPERIMENT_ID:-}
+child=
+if [ -n "$services" ]; then
+  export -n PRIMEBEAKER_MANAGED_SERVICE_EXPERIMENT_ID BEAKER_TOKEN
+  trap 'stop_services $?' EXIT
+  trap 'end_child; exit 143' TERM
+  trap 'end_child; exit 130' INT
+fi
+
+with_services() {
+  export PRIMEBEAKER_MANAGED_SERVICE_EXPERIMENT_ID BEAKER_TOKEN
+  "$@"
+}
+
+# shellcheck disable=SC2317 # called by a trap
+stop_services() {
+  trap - EXIT
+  (with_services python3 -m primebeaker.multinode stop-services) || true
+  exit "$1"
+}
+
+# shellcheck disable=SC2317 # called by a trap
+end_child() {
+  [ -z "$child" ] || kill -- "-$child" 2>/dev/null || true
+}
+
 stop_with() {
   echo "primebeaker: error: $2" >&2
   exit "$1"
@@ -12,8 +40,15 @@ stop_with() {
 run_setup() {
   local exported code=0 entry
   exported=$(mktemp)
+  # Job control gives it a process group of its own, which a signal can end as a whole.
+  set -m
   # shellcheck disable=SC2016 # expanded by the inner shell
-  bash -c 'trap "env -0 >\"\$0\"" EXIT; set -e; eval "$PRIMEBEAKER_SETUP_COMMAND"' "$exported" </dev/null || code=$?
+  bash -c 'trap "env -0 >\"\$0\"" EXIT; set -e; eval "$PRIMEBEAKER_SETUP_COMMAND"' "$exported" </dev/null &
+  child=$!
+  set +m
+  # Unlike a program in the foreground, `wait` lets a signal through.
+  wait "$child" || code=$?
+  child=
   if [ "$code" -ne 0 ]; then
     rm -f "$exported"
     stop_with "$code" "the setup command (--setup-command) failed with code $code"
@@ -61,7 +96,9 @@ if [ "$kind" = sft ]; then
 fi
 
 config=$(python3 -m primebeaker.launch.task.prepare_rl) || exit $?
-if [ -n "${GATEWAY_PORT:-}" ]; then
+if [ -n "${GATEWAY_PORT:-}$services" ]; then
+  trap - EXIT TERM INT
+  [ -z "$services" ] || export PRIMEBEAKER_MANAGED_SERVICE_EXPERIMENT_ID BEAKER_TOKEN
   exec python3 -m primebeaker.multinode single-node-rl --config "$config"
 fi
 exec rl @ "$config"

@@ -14,6 +14,7 @@ GROUPS: dict[str, tuple[str, str]] = {
     "rl": ("primebeaker.cli.rl", "Preview and submit reinforcement learning."),
     "toml": ("primebeaker.cli.toml", "Read, edit, bind, check and compare training TOMLs."),
     "env": ("primebeaker.cli.env", "List, show, check and try the bundled environments."),
+    "run": ("primebeaker.cli.run_joint", "A service stack and the RL run that needs it, from one file."),
     "services": ("primebeaker.cli.services", "Preview, launch, look at and stop LiteRegistry service stacks."),
     "list": ("primebeaker.cli.experiments:list_experiments", "List experiments, newest first."),
     "status": ("primebeaker.cli.experiments:status", "Print the state of an experiment and of each replica."),

@@ -1,15 +1,30 @@
-"""Ask the engine, before submitting, whether the secrets and images of a stack's spec are there.
+"""Ask the engine, before submitting, whether the secrets and images of a spec are there.
 
 The check never blocks a launch that Beaker itself would accept: what cannot be answered is a warning.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
 from primebeaker.beaker.engine import Engine, PreflightAnswers
 from primebeaker.errors import ExternalError
 from primebeaker.services.deployment import Deployment
 
-__all__ = ["preflight_stack"]
+__all__ = ["Checked", "check_spec", "check_stack", "preflight_stack"]
+
+
+@dataclass
+class Checked:
+    """What is known about a spec's secrets and images."""
+
+    warnings: list[str] = field(default_factory=list)
+    #: What Beaker would refuse; each is one complete message.
+    problems: list[str] = field(default_factory=list)
+    #: Secret -> its name as the workspace spells it.
+    spellings: dict[str, str] = field(default_factory=dict)
 
 
 def preflight_stack(engine: Engine, deployment: Deployment) -> list[str]:
@@ -21,55 +36,79 @@ def preflight_stack(engine: Engine, deployment: Deployment) -> list[str]:
     Raises:
         ExternalError: There is no account, or a secret or an image is missing; all missing ones are named.
     """
-    tasks = deployment.spec["tasks"]
-    secrets = sorted(
-        {variable["secret"] for task in tasks for variable in task.get("envVars", ()) if variable.get("secret")}
-    )
-    images = sorted({task["image"]["beaker"] for task in tasks if task.get("image", {}).get("beaker")})
-    answers = engine.preflight(deployment.workspace, images)
-    warnings: list[str] = []
-    missing = _missing_secrets(answers, secrets, deployment.workspace, warnings)
-    missing += [
-        problem for image in images if (problem := _image_problem(answers, image, deployment, warnings)) is not None
-    ]
-    if missing and engine.name == "local":
+    checked = check_stack(engine, deployment)
+    if checked.problems:
+        raise ExternalError("; ".join(checked.problems))
+    return checked.warnings
+
+
+def check_stack(engine: Engine, deployment: Deployment) -> Checked:
+    """The same, without raising."""
+
+    def label(image: str) -> str:
+        fields = [name for name, value in deployment.config.items() if name.endswith("_image") and value == image]
+        return f"{' and '.join(fields)}: image {image!r}" if fields else f"image {image!r}"
+
+    mend = f"build it with `primebeaker services images install --workspace={deployment.workspace}`"
+    return check_spec(engine, deployment.spec, deployment.workspace, label=label, image_mend=mend)
+
+
+def check_spec(
+    engine: Engine, spec: Mapping[str, Any], workspace: str, *, label: Callable[[str], str], image_mend: str
+) -> Checked:
+    """Check the secrets and images that a Beaker v2 spec names.
+
+    Args:
+        engine: Where it would run.
+        spec: The spec.
+        workspace: Its workspace.
+        label: How an image is called in messages.
+        image_mend: What to do about a missing image.
+    """
+    secrets = sorted({one["secret"] for task in spec["tasks"] for one in task.get("envVars", ()) if one.get("secret")})
+    images = sorted({task["image"]["beaker"] for task in spec["tasks"] if task.get("image", {}).get("beaker")})
+    answers = engine.preflight(workspace, images)
+    checked = Checked()
+    _judge_secrets(answers, secrets, workspace, checked)
+    for image in images:
+        _judge_image(answers, image, workspace, label(image), image_mend, checked)
+    if engine.name == "local":
         # The embedded engine runs tasks in this machine's own environment.
-        return [*warnings, *missing]
-    if missing:
-        raise ExternalError("; ".join(missing))
-    return warnings
+        checked.warnings += checked.problems
+        checked.problems = []
+    return checked
 
 
-def _missing_secrets(answers: PreflightAnswers, secrets: list[str], workspace: str, warnings: list[str]) -> list[str]:
+def _judge_secrets(answers: PreflightAnswers, secrets: list[str], workspace: str, checked: Checked) -> None:
     if answers.secrets is None:
         if secrets:
-            warnings.append(f"the secrets of {workspace} were not checked: {answers.problems.get('secrets')}")
-        return []
+            checked.warnings.append(f"the secrets of {workspace} were not checked: {answers.problems.get('secrets')}")
+        return
     # Beaker compares secret names without case.
-    known = {name.lower() for name in answers.secrets}
-    return [
-        f"secret {secret!r} does not exist in workspace {workspace} "
-        f"(write it with `beaker secret write --workspace {workspace} {secret}`)"
-        for secret in secrets
-        if secret.lower() not in known
-    ]
+    known = {name.lower(): name for name in answers.secrets}
+    exact = set(answers.secrets)
+    for secret in secrets:
+        if secret in exact or secret.lower() in known:
+            checked.spellings[secret] = secret if secret in exact else known[secret.lower()]
+        else:
+            checked.problems.append(
+                f"secret {secret!r} does not exist in workspace {workspace} "
+                f"(write it with `beaker secret write --workspace {workspace} {secret}`)"
+            )
 
 
-def _image_problem(answers: PreflightAnswers, image: str, deployment: Deployment, warnings: list[str]) -> str | None:
-    fields = [name for name, value in deployment.config.items() if name.endswith("_image") and value == image]
-    shown = f"{' and '.join(fields)}: image {image!r}" if fields else f"image {image!r}"
-    build = f"(build it with `primebeaker services images install --workspace={deployment.workspace}`)"
+def _judge_image(
+    answers: PreflightAnswers, image: str, workspace: str, label: str, mend: str, checked: Checked
+) -> None:
     if image in answers.problems:
-        warnings.append(f"{shown} was not checked: {answers.problems[image]}")
-        return None
+        checked.warnings.append(f"{label} was not checked: {answers.problems[image]}")
+        return
     record = answers.images.get(image)
     if record is None:
-        return f"{shown} does not exist {build}"
-    if not record.id:
-        warnings.append(f"{shown} was not checked: the answer has no id")
-        return None
-    if record.committed is None:
-        return f"{shown} is not committed {build}"
-    if record.workspace is not None and record.workspace != deployment.workspace:
-        warnings.append(f"{shown} belongs to workspace {record.workspace}, not to {deployment.workspace}")
-    return None
+        checked.problems.append(f"{label} does not exist ({mend})")
+    elif not record.id:
+        checked.warnings.append(f"{label} was not checked: the answer has no id")
+    elif record.committed is None:
+        checked.problems.append(f"{label} is not committed ({mend})")
+    elif record.workspace is not None and record.workspace != workspace:
+        checked.warnings.append(f"{label} belongs to workspace {record.workspace}, not to {workspace}")

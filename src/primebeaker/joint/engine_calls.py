@@ -1,0 +1,80 @@
+"""Find and stop experiments through the engine, insisting where an experiment must not stay."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+from primebeaker.beaker.engine import Engine
+from primebeaker.beaker.models import ENDED, Experiment
+from primebeaker.errors import PrimeBeakerError, UserError
+
+__all__ = ["find_by_name", "has_ended", "stop_surely"]
+
+_PAUSES = (2.0, 4.0)
+_GONE = ("already", "finalized", "not found", "no such", "404", "409")
+#: How far the engine's clock may be behind ours.
+_CLOCK_SKEW = timedelta(seconds=30)
+
+
+def find_by_name(engine: Engine, name: str, *, since: datetime) -> Experiment | None:
+    """The experiment of ours with this name that was created since; None when there is none or none can be asked.
+
+    Args:
+        engine: Where it would run.
+        name: Its name.
+        since: When the launch began. An older experiment of that name is not ours.
+    """
+    candidates = [name]
+    try:
+        account = engine.whoami().name
+    except PrimeBeakerError:
+        account = ""
+    if account and engine.name == "beaker":
+        candidates = [f"{account}/{name}"]
+    for candidate in candidates:
+        try:
+            found = engine.get(candidate)
+        except PrimeBeakerError:
+            continue
+        if found.id and found.created is not None and found.created >= since - _CLOCK_SKEW:
+            return found
+    return None
+
+
+def has_ended(engine: Engine, experiment_id: str) -> bool | None:
+    """Whether an experiment has ended; None when the engine cannot tell."""
+    try:
+        return engine.get(experiment_id).state in ENDED
+    except UserError:
+        # The embedded engine does not know it.
+        return True
+    except PrimeBeakerError as error:
+        return True if _is_gone(error) else None
+
+
+def stop_surely(engine: Engine, experiment_id: str, *, sleep: Callable[[float], None] = time.sleep) -> str | None:
+    """Stop an experiment, trying three times; one that has ended or does not exist is done.
+
+    Returns:
+        None when it is stopped, else why not.
+    """
+    reason = ""
+    for pause in (*_PAUSES, None):
+        try:
+            engine.stop(experiment_id)
+        except PrimeBeakerError as error:
+            if isinstance(error, UserError) or _is_gone(error):
+                return None
+            reason = str(error)
+        else:
+            return None
+        if pause is not None:
+            sleep(pause)
+    return reason
+
+
+def _is_gone(error: PrimeBeakerError) -> bool:
+    text = str(error).lower()
+    return any(word in text for word in _GONE)

@@ -13,6 +13,7 @@ from typing import Any
 __all__ = [
     "LONG_TEXT",
     "content_text",
+    "first_thinking",
     "hidden_reasoning",
     "strip_special_tokens",
     "visible_text",
@@ -104,3 +105,16 @@ def _without_pairs(text: str) -> str:
         index = closing + 1
     kept.append(text[position:])
     return "".join(kept)
+
+
+def first_thinking(text: str) -> str:
+    """The content of the first closed thinking pair, trimmed; else what stands before ``</think>``; else nothing."""
+    opened: dict[str, int] = {}
+    for tag in _TAG.finditer(text):
+        kind = tag["kind"].lower()
+        if not tag["close"]:
+            opened.setdefault(kind, tag.end())
+        elif kind in opened:
+            return text[opened[kind] : tag.start()].strip()
+    closing = _THINK_CLOSING.search(text)
+    return text[: closing.start()].strip() if closing else ""

@@ -19,6 +19,7 @@ __all__ = [
     "BrokenCall",
     "Schemas",
     "ToolCall",
+    "block_calls",
     "has_json_type",
     "is_malformed",
     "message_calls",
@@ -131,13 +132,13 @@ def text_calls(text: str, schemas: Schemas) -> list[ToolCall | BrokenCall]:
     text = without_thinking_tags(text)
     messages = harmony_messages(text)
     if messages is None:
-        return _block_calls(text, schemas)
+        return block_calls(text, schemas)
     calls: list[ToolCall | BrokenCall] = []
     for message in messages:
         if message.recipient is not None:
             calls.append(_harmony_call(message.recipient, message.body, schemas))
         elif _is_said(message):
-            calls.extend(_block_calls(message.body, schemas))
+            calls.extend(block_calls(message.body, schemas))
     return calls
 
 
@@ -171,7 +172,8 @@ def without_call_blocks(text: str, schemas: Schemas) -> str:
     return "".join([*kept, text[position:]])
 
 
-def _block_calls(text: str, schemas: Schemas) -> list[ToolCall | BrokenCall]:
+def block_calls(text: str, schemas: Schemas) -> list[ToolCall | BrokenCall]:
+    """The ``<tool_call>`` blocks of a text without thinking, in order."""
     return [block.call for block in _blocks(text, schemas)]
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from primebeaker.runtime.json_spans import json_spans
 
-__all__ = ["Verdict", "final_verdict", "is_strict_verdict", "normalize_label", "xml_verdict"]
+__all__ = ["Verdict", "final_verdict", "is_strict_verdict", "normalize_label", "only_element", "xml_verdict"]
 
 _FEEDBACK = re.compile(r"<(/?)feedback>", re.IGNORECASE)
 _LABEL = re.compile(r"<(/?)label>", re.IGNORECASE)
@@ -34,14 +34,20 @@ def xml_verdict(text: str) -> Verdict | None:
     Well-formed is exactly one ``<feedback>…</feedback>`` and exactly one ``<label>…</label>`` (any case, any order),
     both with content that is not blank.
     """
-    feedback = _only_element(_FEEDBACK, text)
-    label = normalize_label(_only_element(_LABEL, text))
+    feedback = only_element(_FEEDBACK, text)
+    label = normalize_label(only_element(_LABEL, text))
     if not feedback or not label:
         return None
     return Verdict(feedback, label)
 
 
-def _only_element(tags: re.Pattern[str], text: str) -> str | None:
+def only_element(tags: re.Pattern[str], text: str) -> str | None:
+    """The trimmed content of the only element of a kind; None when its tags do not occur exactly once, in order.
+
+    Args:
+        tags: Matches the opening and closing tag; its first group is ``/`` for the closing one.
+        text: A text without thinking.
+    """
     found = []
     for tag in tags.finditer(text):
         found.append(tag)

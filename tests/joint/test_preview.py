@@ -51,9 +51,8 @@ def test_without_clean_up_the_launch_is_a_plain_one(preview) -> None:
     assert task["command"][0] == "bash"
 
 
-def test_a_single_node_task_runs_inside_the_keeper(preview) -> None:
+def test_a_single_node_task_with_services_to_stop_is_not_restarted(preview) -> None:
     task = preview(toml="single.toml")["rl"]["spec"]["tasks"][0]
-    assert task["command"][:4] == ["python3", "-m", "primebeaker.roles.keeper", "bash"]
     assert task["context"]["autoResume"] is False
 
 

@@ -20,8 +20,6 @@ __all__ = ["PLACEHOLDER", "RunPlan", "plan_run", "with_service"]
 
 #: Stands for the service experiment's ID until there is one; a role that finds it stops nothing.
 PLACEHOLDER = "<created-at-launch>"
-#: What a single-node task runs in, so that the token is out of its environment before anything starts.
-_KEEPER = ("python3", "-m", "primebeaker.roles.keeper")
 
 
 @dataclass(frozen=True)
@@ -88,8 +86,7 @@ def plan_run(path: str | os.PathLike[str], environment: Mapping[str, str] | None
         *service_warnings(file.rl, deployment.launcher.config),
     ]
     if file.lifecycle.cleanup:
-        # A preempted job that Beaker restarted would find its services stopped.
-        rl = _kept(rl)
+        rl = _without_restart(rl)
     return RunPlan(file, deployment, rl, tuple(dict.fromkeys(warnings)))
 
 
@@ -109,9 +106,7 @@ def _extras(file: RunFile) -> Extras:
     return Extras(environment={MANAGED_ID: PLACEHOLDER}, secrets={TOKEN: file.lifecycle.token_secret})
 
 
-def _kept(plan: LaunchPlan) -> LaunchPlan:
-    """The RL launch of a run whose leader stops the services at its end."""
+def _without_restart(plan: LaunchPlan) -> LaunchPlan:
+    """A preempted job that Beaker restarted would find its services stopped."""
     tasks = [{**task, "context": {**task["context"], "autoResume": False}} for task in plan.spec["tasks"]]
-    if not plan.topology.multi_node:
-        tasks = [{**task, "command": [*_KEEPER, *task["command"]]} for task in tasks]
     return replace(plan, spec={**plan.spec, "tasks": tasks})

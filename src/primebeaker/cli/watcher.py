@@ -9,11 +9,11 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from primebeaker.cli.app import new_app
-from primebeaker.cli.flags import boolean, choice, integer, number, text
+from primebeaker.cli.flags import boolean, choice, integer, number, path, repeated, text
 from primebeaker.cli.output import Result, warn
 from primebeaker.cli.watcher_flags import DatabaseOptions, ScanFlags, database_of
 from primebeaker.errors import UserError
-from primebeaker.watcher import comparing, details, lineage, lists, rebuild, summary
+from primebeaker.watcher import comparing, details, lineage, lists, rebuild, serving, summary
 from primebeaker.watcher.database import open_reader, reading
 from primebeaker.watcher.issues import SEVERITIES
 from primebeaker.watcher.parameters import (
@@ -359,3 +359,45 @@ def config(options: Annotated[ScanFlags | None, Flat] = None) -> Result:
     roots = choose_roots(options.given(), stored, os.environ)
     rows = [row._asdict() for row in report_roots(roots)]
     return _result({"database": str(database), "roots": rows, "effective": roots.to_json()})
+
+
+@dataclass(kw_only=True)
+class ServeFlags(ScanFlags):
+    """The flags of ``watcher serve``."""
+
+    host: Annotated[str, text("Address to bind.", panel="Server", default="127.0.0.1")] = "127.0.0.1"
+    port: Annotated[int, integer("Port; 0 picks a free one.", least=0, most=65535, panel="Server", default="8790")] = (
+        8790
+    )
+    scan_interval: Annotated[
+        float, number("Seconds between scans; 0 never scans.", least=0, panel="Server", default="0")
+    ] = 0.0
+    allowed_host: Annotated[
+        tuple[str, ...], repeated("A further name of the Host header.", split_commas=True, panel="Server")
+    ] = ()
+    auth: Annotated[
+        str, choice("Ask for a token: auto unless only this machine can connect.", ("auto", "token", "none"))
+    ] = "auto"
+    token_file: Annotated[Path | None, path("File that holds the token.", panel="Server")] = None
+    base_path: Annotated[str, text("Path under which everything is served.", panel="Server", default="/")] = "/"
+    open: Annotated[bool, boolean("Open the pages in the browser.", name="open", panel="Server")] = False
+    reload: Annotated[bool, boolean("Accepted and ignored.", name="reload", panel="Server")] = False
+
+
+@app.command
+def serve(options: Annotated[ServeFlags | None, Flat] = None) -> int:
+    """Serve the pages and the JSON interface until Ctrl-C."""
+    options = options or ServeFlags()
+    if options.reload:
+        warn(["--reload is ignored"])
+    settings = serving.ServeOptions(
+        host=options.host,
+        port=options.port,
+        scan_interval=options.scan_interval,
+        allowed_hosts=options.allowed_host,
+        auth=options.auth,
+        token_file=options.token_file,
+        base_path=options.base_path,
+        open=options.open,
+    )
+    return serving.serve(database_of(options), settings, options.given(), options.scan(), warn=_warn)

@@ -30,11 +30,13 @@ BENCHMARKS = ("frontier_science", "healthbench", "profbench", "researchqa", "wil
 
 
 def write(path: Path, text: str) -> None:
+    """Write a file, its folders too."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
 
 
 def curve(run: Path, steps: int, generator: random.Random, *, stage: str) -> None:
+    """A metric log that looks like training."""
     lines = []
     for step in range(1, steps + 1):
         wave = generator.gauss(0, 0.03)
@@ -57,6 +59,7 @@ def curve(run: Path, steps: int, generator: random.Random, *, stage: str) -> Non
 
 
 def make_tree(root: Path) -> None:
+    """A family of six runs with their evaluations."""
     generator = random.Random(7)
     configs, runs, results = root / "repo/examples/configs", root / "runs", root / "results"
     family = [
@@ -71,11 +74,12 @@ def make_tree(root: Path) -> None:
     for index, (name, stage, base, steps) in enumerate(family):
         run = runs / name
         model = str(ends.get(base, base))
-        table = f'[model]\nname = "{model}"\n[data]\ntype = "sft"\nname = "{root}/data/{name}_train.jsonl"\n[optim]\nlr = 2e-5\n'
+        table = f'[model]\nname = "{model}"\n[data]\ntype = "sft"\nname = "{root}/data/{name}_train.jsonl"\n'
+        table += "[optim]\nlr = 2e-5\n"
         if stage == "rl":
             table = (
                 f'[trainer.model]\nname = "{model}"\n[trainer.optim]\nlr = {(1 + index) * 1e-6}\n[trainer.loss]\n'
-                f"kl_tau = 0.001\n[orchestrator]\nbatch_size = {128 * (1 + index % 2)}\ngroup_size = 16\nseq_len = 32768\n"
+                f"kl_tau = 0.001\n[orchestrator]\nbatch_size = {128 * (1 + index % 2)}\ngroup_size = 16\n"
             )
         head = f'output_dir = "{run}"\nmax_steps = {steps}\n'
         wandb = f'[wandb]\nproject = "post-training"\nentity = "lab"\nname = "{name}"\n'
@@ -144,6 +148,7 @@ def make_tree(root: Path) -> None:
 
 
 def settle(page: Page) -> None:
+    """Wait until the curves are drawn."""
     page.wait_for_load_state("load")
     if page.locator(".curves").count():
         page.wait_for_selector(".curves .uplot, .curves .muted:not(:has-text('Reading'))", timeout=15_000)
@@ -151,6 +156,7 @@ def settle(page: Page) -> None:
 
 
 def visit(address: str, folder: Path) -> list[str]:
+    """Take the pictures; returns script errors and pages that are too wide."""
     problems: list[str] = []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
@@ -193,6 +199,7 @@ def visit(address: str, folder: Path) -> list[str]:
 
 
 def main() -> int:
+    """Make the tree, serve it, visit every page."""
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/images/watcher")
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="watcher-") as name:

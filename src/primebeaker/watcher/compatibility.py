@@ -129,8 +129,8 @@ def _evaluations(connection: sqlite3.Connection, run_id: int) -> list[dict[str, 
     rows = connection.execute(
         "SELECT e.id, e.config_path, e.workflow, e.run_dir, e.status, e.error, c.id AS model_id, c.path AS model_path,"
         " c.step AS checkpoint_step, r.stage FROM evaluations e JOIN checkpoints c ON c.id = e.checkpoint_id"
-        " JOIN runs r ON r.id = c.run_id WHERE c.run_id = :run OR c.id IN (SELECT checkpoint_id FROM run_ancestors WHERE"
-        " run_id = :run AND depth > 0) ORDER BY r.stage = 'sft', c.step DESC, e.config_path LIMIT 5000",
+        " JOIN runs r ON r.id = c.run_id WHERE c.run_id = :run OR c.id IN (SELECT checkpoint_id FROM run_ancestors"
+        " WHERE run_id = :run AND depth > 0) ORDER BY r.stage = 'sft', c.step DESC, e.config_path LIMIT 5000",
         {"run": run_id},
     ).fetchall()
     shown = []

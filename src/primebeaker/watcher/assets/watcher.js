@@ -162,7 +162,7 @@
     events.addEventListener("scan", (event) => say(event.data === "running" ? "scanning…" : "live", "on"));
     events.addEventListener("error", () => { events.close(); say(`offline, last update ${seen.toLocaleTimeString()}`, "off"); setTimeout(listen, wait); wait = Math.min(wait * 2, 30000); });
   };
-  const setUp = (root) => { localTimes(root); refreshCompare(); for (const section of root.querySelectorAll(".curves")) if (!section.reload) curves(section); };
+  const setUp = (root) => { localTimes(root); const own = root.querySelector(".node.self rect"); if (own) own.closest(".scroll").scrollLeft = +own.getAttribute("x") - 260; refreshCompare(); for (const section of root.querySelectorAll(".curves")) if (!section.reload) curves(section); };
   document.addEventListener("htmx:afterSettle", () => setUp(document));
   setUp(document);
   if (document.body.dataset.generation !== undefined) listen();

@@ -297,6 +297,10 @@ def test_installed_config_classes_validate_and_get_the_empty_slurm_table(classes
             ],
         ),
         ({"trainer": {}}, ["trainer.max_steps: this key is required"]),
+        (
+            {"trainer": {"max_steps": 1}, "transport": {"type": "c"}},
+            ["transport.type = 'c': expected one of 'a', 'b'"],
+        ),
         ({"trainer": {"max_steps": 1, "model": {"name": "taskset"}}}, ["refused by Prime-RL: taskset 'x' not found"]),
     ],
 )

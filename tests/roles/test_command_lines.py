@@ -219,3 +219,29 @@ def test_start_up_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_real_gateway_and_waits_with_a_registry_on_disk(launch: Launch) -> None:
+    from role_harness import SOURCE
+
+    topology = launch(env={"PYTHONPATH": str(SOURCE), "REQUIRED_LITEREGISTRY_SERVICES": "{}"})
+    topology.env["REGISTRY"] = f"sqlite://{topology.root}/registry.db"
+    topology.start()
+    topology.record(0, "orchestrator")
+    assert "gateway ready after" in topology.replicas[0].text
+    assert "GATEWAY_URL=" in (topology.output_dir / "literegistry-gateway.log").read_text()
+    topology.order(0, "orchestrator", "exit 0")
+    topology.order(0, "trainer", "exit 0")
+    assert topology.codes() == {0: 0, 1: 0}, topology.output()
+    topology.nothing_left()
+
+
+def test_a_required_service_that_never_comes_is_named(launch: Launch) -> None:
+    from role_harness import SOURCE
+
+    topology = launch(env={"PYTHONPATH": str(SOURCE), "RENDEZVOUS_TIMEOUT_SECONDS": "8"})
+    topology.env["REGISTRY"] = f"sqlite://{topology.root}/registry.db"
+    topology.start()
+    assert topology.codes() == {0: 94, 1: 90}, topology.output()
+    assert "services: not ready in time: terminal: 0 of 1 healthy" in topology.output()
+    topology.nothing_left()

@@ -86,6 +86,10 @@ def _explain(model: type[BaseModel], values: Mapping[str, Any], fault: Mapping[s
     if kind == "extra_forbidden":
         known = _known_keys(model, fault["loc"][:-1])
         return UserError("unknown key", key=path, hint=did_you_mean(str(fault["loc"][-1]), known))
+    if kind == "union_tag_invalid":
+        context = fault.get("ctx", {})
+        tag = str(context.get("discriminator", "type")).strip("'")
+        return UserError(f"{path}.{tag} = {context.get('tag')!r}: expected one of {context.get('expected_tags')}")
     if kind == "missing":
         return UserError("this key is required", key=path)
     reason = str(fault["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")

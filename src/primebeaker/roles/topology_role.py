@@ -138,10 +138,10 @@ class TopologyRole(ProcessRole):
     async def assemble(self) -> None:
         """Phase 5: meet the peers, and make sure that they can be reached."""
         async with self.phase("assemble"):
-            await self._place()
             listener = await Listener.open()
             try:
                 self.me.probe_port = listener.port
+                await self._place()
                 await self.publish()
                 rendezvous = Rendezvous(
                     self.paths,
@@ -257,6 +257,7 @@ class TopologyRole(ProcessRole):
             self.me.backend_port = self.held.base
             if self.held.base != plan.backend_port:
                 self.events.say(f"engine ports from {plan.backend_port} are busy, {self.held.base} is used")
+        # The address last: with it in the member file this rank counts as arrived.
         self.me.ip = address.ip
 
     def _tp(self) -> int:

@@ -67,7 +67,7 @@ def test_what_the_roles_wrote_down_is_the_better_cause(tmp_path: Path):
     ended = {"started": AT.format(1), "exited": AT.format(2), "exitCode": 1}
     variables = [{"name": "RENDEZVOUS_DIR", "value": str(tmp_path)}]
     found = experiment_status(experiment(ended, envVars=variables))
-    assert found.cause == "trainer on rank 0 ended with 1; last lines of x.log:"
+    assert found.cause == "trainer on rank 0 ended with 1; last lines of x.log"
     (tmp_path / "epoch.json").write_text("half a fi")
     assert experiment_status(experiment(ended, envVars=variables)).cause == "main rank 0 ended with 1"
 

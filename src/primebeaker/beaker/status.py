@@ -147,7 +147,7 @@ def _told_cause(jobs: tuple[Job, ...]) -> str | None:
         shutdown = _read(folder / "epochs" / epoch / "shutdown.json")
         message = shutdown.get("message")
         if isinstance(message, str) and message:
-            return " ".join(message.splitlines()[:1])
+            return message.splitlines()[0].rstrip(": ")
     return None
 
 

@@ -207,7 +207,8 @@ def _described(replica: ReplicaStatus) -> str:
         parts.append(f"with exit code {replica.exit_code}")
     if replica.attempt > 1:
         parts.append(f"(attempt {replica.attempt})")
-    return " ".join(parts) + (f": {replica.message}" if replica.message else "")
+    says_more = replica.message and replica.message != f"ended with {replica.exit_code}"
+    return " ".join(parts) + (f": {replica.message}" if says_more else "")
 
 
 def _ranks(ranks: list[int]) -> str:

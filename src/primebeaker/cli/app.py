@@ -12,6 +12,7 @@ __all__ = ["GROUPS", "build_app", "new_app"]
 GROUPS: dict[str, tuple[str, str]] = {
     "sft": ("primebeaker.cli.sft", "Preview and submit supervised fine-tuning."),
     "rl": ("primebeaker.cli.rl", "Preview and submit reinforcement learning."),
+    "rehearse": ("primebeaker.cli.rehearse:rehearse", "Run a whole launch on this machine with CPU stand-ins."),
     "toml": ("primebeaker.cli.toml", "Read, edit, bind, check and compare training TOMLs."),
     "env": ("primebeaker.cli.env", "List, show, check and try the bundled environments."),
     "run": ("primebeaker.cli.run_joint", "A service stack and the RL run that needs it, from one file."),

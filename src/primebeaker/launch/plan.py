@@ -84,6 +84,8 @@ class Extras:
     description: str | None = None
     #: The TOML's bytes when the file is not written yet.
     toml_data: bytes | None = None
+    #: Paths need not lie under the mount: the task runs on this machine.
+    any_path: bool = False
 
 
 def plan_launch(kind: Kind, settings: LaunchSettings, extras: Extras | None = None) -> LaunchPlan:
@@ -195,7 +197,7 @@ class _Planner:
 
     def _mount(self) -> Mount | None:
         with self.mistakes.collect():
-            return Mount.at(self.settings.mount_path)
+            return replace(Mount.at(self.settings.mount_path), anywhere=self.extras.any_path)
         return None
 
     def _add_findings(self, check: CheckReport, keys: Keys) -> None:

@@ -1,0 +1,169 @@
+"""Start a prepared rehearsal on the embedded engine and follow it to its end."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from primebeaker.beaker.models import Experiment
+from primebeaker.errors import ExternalError
+from primebeaker.launch.plan import LaunchPlan
+from primebeaker.local import LocalEngine
+from primebeaker.prime_rl.contract import contract_for
+from primebeaker.prime_rl.layout import Layout
+from primebeaker.rehearsal.prepare import PreparedRehearsal
+
+__all__ = ["Followed", "follow", "read_records", "run_layout"]
+
+_LOOK_SECONDS = 0.2
+_QUIET_SECONDS = 15.0
+
+
+@dataclass(frozen=True)
+class Followed:
+    """How a rehearsal ended."""
+
+    experiment: Experiment
+    seconds: float
+    timed_out: bool
+
+
+def follow(prepared: PreparedRehearsal, engine: LocalEngine, progress: Callable[[str], None]) -> Followed:
+    """Create the experiment, tell each step, and return when nothing of it runs any more.
+
+    Args:
+        prepared: What to run.
+        engine: Where.
+        progress: Takes one line at a time.
+
+    Raises:
+        UserError: The engine refuses the spec.
+        KeyboardInterrupt: The user interrupted; the experiment has been stopped and every process has ended.
+    """
+    started = time.monotonic()
+    created = engine.create(
+        Path(prepared.plan.paths.spec),
+        name=prepared.experiment_name,
+        workspace=prepared.plan.settings.workspace,
+        rehearsal=prepared.hooks,
+    )
+    if created.experiment_id is None:
+        raise ExternalError("the embedded engine gave no experiment id")
+    progress(f"started {prepared.experiment_name} ({created.experiment_id})")
+    try:
+        ended = _watch(prepared, engine, created.experiment_id, progress, started)
+    except BaseException:
+        engine.stop(created.experiment_id)
+        raise
+    timed_out = ended is None
+    if timed_out:
+        progress(f"not done after {prepared.timeout:g} s: stopping")
+        engine.stop(created.experiment_id)
+    return Followed(engine.get(created.experiment_id), time.monotonic() - started, timed_out)
+
+
+def _watch(
+    prepared: PreparedRehearsal, engine: LocalEngine, experiment: str, progress: Callable[[str], None], started: float
+) -> Experiment | None:
+    """Tell what happens until the experiment ends; None when the time is up."""
+    told = _Told(prepared, progress)
+    quiet_since = time.monotonic()
+    while True:
+        current = engine.get(experiment)
+        if told.news():
+            quiet_since = time.monotonic()
+        if current.state not in ("created", "running"):
+            return current
+        now = time.monotonic()
+        if now - started > prepared.timeout:
+            return None
+        if now - quiet_since > _QUIET_SECONDS:
+            quiet_since = now
+            progress(f"still waiting: {told.waiting_for()} ({now - started:.0f} s of {prepared.timeout:.0f} s)")
+        time.sleep(_LOOK_SECONDS)
+
+
+class _Told:
+    """What has been told so far, so that each piece of news is told once."""
+
+    def __init__(self, prepared: PreparedRehearsal, progress: Callable[[str], None]) -> None:
+        self._prepared = prepared
+        self._progress = progress
+        self._layout = run_layout(prepared.plan)
+        self._steps = 0
+        self._phases: set[tuple[int, str]] = set()
+        self._last_phase = "the replicas to start"
+
+    def news(self) -> bool:
+        """Tell what is new; whether anything was."""
+        lines = [*self._new_phases(), *self._new_steps()]
+        for line in lines:
+            self._progress(line)
+        return bool(lines)
+
+    def waiting_for(self) -> str:
+        """What the run is at."""
+        return f"step {self._steps + 1}" if self._steps else self._last_phase
+
+    def _new_phases(self) -> Iterator[str]:
+        for event in role_events(self._prepared.output_dir):
+            if event.get("event") != "phase":
+                continue
+            rank, phase = int(event.get("rank", 0)), str(event.get("phase"))
+            if event.get("state") == "started":
+                self._last_phase = f"phase {phase} of replica {rank}"
+            elif rank == 0 and (rank, phase) not in self._phases:
+                self._phases.add((rank, phase))
+                yield f"{phase} done in {float(event.get('seconds', 0)):.1f} s"
+
+    def _new_steps(self) -> Iterator[str]:
+        path = self._layout.orchestrator_metrics if self._prepared.kind == "rl" else self._layout.metrics
+        records = [record for record in read_records(path) if "step" in record]
+        for record in records[self._steps :]:
+            self._steps += 1
+            yield _step_line(record, self._prepared.steps)
+
+
+def _step_line(record: dict[str, Any], steps: int) -> str:
+    line = f"step {record['step']} of {steps}"
+    reward = record.get("train/agg/all/reward/mean")
+    if reward is not None:
+        rollouts, errors = record.get("progress/rollouts", 0), record.get("rehearsal/errors", 0)
+        return f"{line}: mean reward {reward:.3f}, {rollouts} rollouts" + (f", {errors} errors" if errors else "")
+    loss = record.get("loss/mean", record.get("loss"))
+    return f"{line}: loss {loss:.3f}" if isinstance(loss, int | float) else line
+
+
+def run_layout(plan: LaunchPlan) -> Layout:
+    """Where the planned run writes."""
+    checkpoints = plan.paths.ckpt_output_dir
+    return contract_for(plan.generation).layout(
+        Path(plan.paths.output_dir), ckpt_output_dir=None if checkpoints is None else Path(checkpoints)
+    )
+
+
+def role_events(output_dir: Path) -> list[dict[str, Any]]:
+    """Every event the roles of a run wrote, rank by rank."""
+    folder = output_dir / "logs" / "primebeaker"
+    return [record for path in sorted(folder.glob("rank_*.jsonl")) for record in read_records(path)]
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """The JSON lines of a file that may still be written to; a last line that is not whole is left out."""
+    try:
+        lines = path.read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return []
+    records = []
+    for line in lines:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict):
+            records.append(record)
+    return records

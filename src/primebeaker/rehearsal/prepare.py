@@ -1,0 +1,233 @@
+"""From a launch to its rehearsal: checked, copied, planned, and written into a work folder; nothing is started."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from primebeaker.config import TomlDocument
+from primebeaker.errors import UserError, UserErrors
+from primebeaker.launch.files import write_launch_files
+from primebeaker.launch.images import resolve_image
+from primebeaker.launch.plan import Extras, LaunchPlan, plan_launch
+from primebeaker.launch.settings import LaunchSettings
+from primebeaker.launch.topology import Kind
+from primebeaker.local import Rehearsal
+from primebeaker.rehearsal.local_ports import free_gateway_port, move_busy_ports
+from primebeaker.rehearsal.options import RehearsalOptions, default_timeout
+from primebeaker.rehearsal.programs import install_programs
+from primebeaker.rehearsal.settings import RehearsalSettings
+from primebeaker.rehearsal.toml_copy import copy_toml
+
+__all__ = ["PreparedRehearsal", "Problem", "prepare"]
+
+_GRACE_SECONDS = 3
+_NO_IMAGE = "beaker://REHEARSAL"
+_WORKSPACE = "rehearsal/local"
+#: Stands for the registry of the rehearsal itself while the user's file is checked.
+_SOME_REGISTRY = "redis://127.0.0.1:6379"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something to mend before the launch is paid for, or that a rehearsal could not try."""
+
+    where: str
+    message: str
+    hint: str | None = None
+
+    def as_dict(self) -> dict[str, str | None]:
+        """The entry of the report."""
+        return {"where": self.where, "message": self.message, "hint": self.hint}
+
+
+@dataclass(frozen=True)
+class PreparedRehearsal:
+    """Everything that is needed to start, follow and judge a rehearsal."""
+
+    kind: Kind
+    source: Path
+    options: RehearsalOptions
+    plan: LaunchPlan
+    work_dir: Path
+    experiment_name: str
+    hooks: Rehearsal
+    steps: int
+    timeout: float
+    problems: tuple[Problem, ...]
+    #: Whether this call made the work folder, so that it may be removed.
+    owns_work_dir: bool
+
+    @property
+    def output_dir(self) -> Path:
+        """Where the rehearsed run writes."""
+        return Path(self.plan.paths.output_dir)
+
+    def remove(self) -> None:
+        """Remove the work folder, unless the user named it or wants to keep it."""
+        if self.owns_work_dir and not self.options.keep:
+            shutil.rmtree(self.work_dir, ignore_errors=True)
+
+
+def prepare(kind: Kind, settings: LaunchSettings, options: RehearsalOptions) -> PreparedRehearsal:
+    """Check a launch and write its rehearsal into a work folder.
+
+    Args:
+        kind: ``sft`` or ``rl``.
+        settings: The launch, as for preview and submit.
+        options: How to rehearse it.
+
+    Raises:
+        UserError: A mistake in the TOML, the flags or the options; nothing was written.
+    """
+    source = TomlDocument.from_path(settings.toml)
+    base = settings.working_dir or Path.cwd()
+    relaxed = _relaxed(kind, settings)
+    # The user's own file is what mistakes are told about, with its own lines.
+    checked = plan_launch(kind, relaxed, Extras(any_path=True))
+    problems = _before_paying(kind, settings)
+    work_dir, owned = _work_dir(options)
+    try:
+        copied = copy_toml(source, kind, options, work_dir=work_dir, base=base)
+        document = move_busy_ports(copied.document) if kind == "rl" else copied.document
+        port = free_gateway_port(relaxed.gateway_port) if kind == "rl" and checked.topology.multi_node else None
+        if port is not None:
+            document = port.rewrite(document)
+        config = work_dir / "config.toml"
+        timeout = options.timeout or default_timeout(checked.topology.nodes)
+        plan = plan_launch(
+            kind,
+            _rehearsed(relaxed, checked, config, work_dir, timeout, None if port is None else port.number),
+            Extras(any_path=True, toml_data=document.text.encode()),
+        )
+        document.write(config)
+        for folder in (plan.paths.working_dir, plan.paths.scratch, plan.paths.home):
+            Path(folder).mkdir(parents=True, exist_ok=True)
+        write_launch_files(plan)
+        hooks = _hooks(plan, options, work_dir, timeout)
+    except BaseException:
+        if owned:
+            shutil.rmtree(work_dir, ignore_errors=True)
+        raise
+    problems += [Problem("rehearsal", text) for text in copied.left_out]
+    if kind == "rl" and settings.required_services:
+        names = ", ".join(name for name, _ in settings.required_services)
+        problems.append(Problem("--required-service", f"not rehearsed: the services {names} are not waited for here"))
+    return PreparedRehearsal(
+        kind=kind,
+        source=settings.toml,
+        options=options,
+        plan=plan,
+        work_dir=work_dir,
+        experiment_name=f"{checked.experiment_name[:100]}-rehearsal-{plan.launch_id[:8]}",
+        hooks=hooks,
+        steps=copied.steps,
+        timeout=timeout,
+        problems=tuple(dict.fromkeys(problems)),
+        owns_work_dir=owned,
+    )
+
+
+def _relaxed(kind: Kind, settings: LaunchSettings) -> LaunchSettings:
+    """The settings without what only Beaker needs: an image, the user's registry, live services."""
+    image = settings.image
+    if image is None:
+        try:
+            resolve_image(None, settings.workspace)
+        except UserError:
+            image = _NO_IMAGE
+    registry = _SOME_REGISTRY if kind == "rl" else None
+    secrets = tuple(pair for pair in settings.secrets if pair[0] != "REGISTRY")
+    return replace(settings, image=image, registry=registry, secrets=secrets, required_services=())
+
+
+def _before_paying(kind: Kind, settings: LaunchSettings) -> list[Problem]:
+    """What a submit of the same launch would refuse or warn about."""
+    try:
+        plan = plan_launch(kind, settings)
+    except UserErrors as errors:
+        return [_problem(error) for error in errors.errors]
+    except UserError as error:
+        return [_problem(error)]
+    found = [_problem(error) for error in plan.refusals]
+    told = {str(error) for error in plan.refusals}
+    found += [Problem("launch", text) for text in (*plan.warnings, *plan.submit_warnings) if text not in told]
+    return found
+
+
+def _problem(error: UserError) -> Problem:
+    where = error.location or (error.key or "")
+    message = f"{error.key}: {error.message}" if error.location and error.key else error.message
+    return Problem(where or "launch", message, error.hint)
+
+
+def _work_dir(options: RehearsalOptions) -> tuple[Path, bool]:
+    if options.work_dir is None:
+        return Path(tempfile.mkdtemp(prefix="primebeaker-rehearsal-")), True
+    try:
+        options.work_dir.mkdir(parents=True, exist_ok=True)
+        if any(options.work_dir.iterdir()):
+            raise UserError(f"--work-dir = {options.work_dir}: expected an empty or new folder")
+    except OSError as error:
+        raise UserError(f"--work-dir = {options.work_dir}: cannot be used: {error.strerror}") from error
+    return options.work_dir, False
+
+
+def _rehearsed(
+    relaxed: LaunchSettings, checked: LaunchPlan, config: Path, work_dir: Path, timeout: float, gateway_port: int | None
+) -> LaunchSettings:
+    """The settings of the copy: everything lies in the work folder."""
+    multi = checked.topology.multi_node
+    rendezvous = relaxed.rendezvous_timeout_seconds or (max(int(timeout / 4), 1) if multi else None)
+    single_rl = checked.kind == "rl" and not multi
+    return replace(
+        relaxed,
+        toml=config,
+        workspace=_WORKSPACE,
+        image=relaxed.image or checked.image,
+        mount_path=str(work_dir),
+        working_dir=work_dir / "run",
+        scratch_dir=work_dir / "scratch",
+        home_dir=work_dir / "home",
+        registry=None if checked.kind == "sft" or single_rl else f"sqlite:///{work_dir}/registry.sqlite3",
+        gateway_port=None if single_rl else gateway_port,
+        gateway_workers=None if single_rl or checked.kind == "sft" else 1,
+        rendezvous_timeout_seconds=rendezvous,
+        toml_check="off",
+        launch_id=checked.launch_id,
+        wandb_run_id=checked.settings.wandb_run_id,
+    )
+
+
+def _hooks(plan: LaunchPlan, options: RehearsalOptions, work_dir: Path, timeout: float) -> Rehearsal:
+    directory = work_dir / "rehearsal"
+    model, _, rules = options.model.partition(":") if options.model.startswith("scripted:") else (options.model, "", "")
+    settings = RehearsalSettings(
+        model=model, rules=rules or None, seed=options.seed, rollouts=not options.no_rollouts, faults=options.faults
+    )
+    settings.write(directory)
+    named = {name for name, _ in plan.settings.environment}
+    quarter = str(max(timeout / 4, 1))
+    tunables = {
+        "PRIMEBEAKER_GRACE_SECONDS": str(_GRACE_SECONDS),
+        "PRIMEBEAKER_HEARTBEAT_TIMEOUT_SECONDS": quarter,
+        "PRIMEBEAKER_DRAIN_TIMEOUT_SECONDS": quarter,
+        "PRIMEBEAKER_INFERENCE_READY_TIMEOUT_SECONDS": quarter,
+        "PRIMEBEAKER_STALL_SECONDS": quarter,
+        "PRIMEBEAKER_POLL_SECONDS": "0.2",
+    }
+    # Neither W&B nor a hub is ever asked from a rehearsal.
+    offline = {"WANDB_MODE": "offline", "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+    environment = {name: value for name, value in {**tunables, **offline}.items() if name not in named}
+    return Rehearsal(
+        path_prepend=[str(install_programs(work_dir / "bin"))],
+        env={**environment, **settings.environment(directory)},
+    )
+
+
+def problems_text(problems: Sequence[Problem]) -> list[str]:
+    """One line a problem."""
+    return [f"{item.where}: {item.message}" + (f"; {item.hint}" if item.hint else "") for item in problems]

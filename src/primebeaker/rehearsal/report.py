@@ -1,0 +1,257 @@
+"""What a rehearsal found out: one document, gathered from what the run left behind."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from primebeaker.beaker.models import Job
+from primebeaker.local import LocalEngine
+from primebeaker.prime_rl.checkpoint_rules import rl_rule, sft_rule
+from primebeaker.prime_rl.checkpoints import list_steps
+from primebeaker.rehearsal.follow import Followed, read_records, role_events, run_layout
+from primebeaker.rehearsal.prepare import PreparedRehearsal, Problem
+
+__all__ = ["build_report", "exit_code"]
+
+#: What the embedded engine and the stand-ins do not try.
+NOT_REHEARSED = (
+    "GPU memory, CUDA, NCCL and the model itself: trainer, inference and orchestrator are CPU stand-ins",
+    "the image: programs and packages come from this Python environment",
+    "scheduling, preemption and the speed of the shared file system",
+)
+_LAST_LINES = 15
+_FLAT = 1e-9
+
+
+def build_report(prepared: PreparedRehearsal, followed: Followed, engine: LocalEngine) -> dict[str, Any]:
+    """The report of a rehearsal that has ended, keys in their documented order."""
+    events = role_events(prepared.output_dir)
+    steps = _steps(prepared)
+    problems = [item.as_dict() for item in prepared.problems]
+    checkpoints = _checkpoints(prepared)
+    ok = followed.experiment.state == "succeeded" and not followed.timed_out
+    failure = None if ok else _failure(prepared, followed, engine)
+    if ok:
+        problems += [item.as_dict() for item in _doubts(prepared, steps, checkpoints)]
+    return {
+        "ok": ok,
+        "verdict": _verdict(prepared, followed, steps, failure),
+        "launch_id": prepared.plan.launch_id,
+        "experiment_id": followed.experiment.id,
+        "experiment_name": followed.experiment.name,
+        "seconds": round(followed.seconds, 1),
+        "toml": str(prepared.source),
+        "kind": prepared.kind,
+        "topology": prepared.plan.topology.as_dict(),
+        "replicas": [_replica(prepared, job, events) for job in followed.experiment.latest_jobs],
+        "barriers": _barriers(events),
+        "steps": steps,
+        "environments": _environments(prepared),
+        "checkpoints": checkpoints,
+        "files": _files(prepared.output_dir),
+        "faults": [],
+        "failure": failure,
+        "problems": problems,
+        "not_rehearsed": list(NOT_REHEARSED),
+        "notices": _notices(prepared, followed, engine),
+        "work_dir": str(prepared.work_dir) if prepared.options.keep or not prepared.owns_work_dir else None,
+    }
+
+
+def exit_code(report: Mapping[str, Any]) -> int:
+    """0 when everything held, 4 when the rehearsed run failed."""
+    return 0 if report["ok"] else 4
+
+
+def _verdict(
+    prepared: PreparedRehearsal,
+    followed: Followed,
+    steps: Sequence[Mapping[str, Any]],
+    failure: Mapping[str, Any] | None,
+) -> str:
+    if followed.timed_out:
+        return f"not done after {prepared.timeout:g} s"
+    if failure is not None:
+        return f"the run failed: {failure['cause']}"
+    return f"the whole topology came up, ran {len(steps)} steps and ended well"
+
+
+def _replica(prepared: PreparedRehearsal, job: Job, events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    rank = job.replica_rank or 0
+    status = job.status
+    ended = status.exited or status.finalized
+    seconds = (ended - status.started).total_seconds() if ended and status.started else None
+    role, trainer, inference = _role(prepared, rank)
+    own = [event for event in events if event.get("rank") == rank and event.get("event") == "process_started"]
+    return {
+        "rank": rank,
+        "role": role,
+        "state": job.state,
+        "exit_code": status.exit_code,
+        "seconds": None if seconds is None else round(seconds, 1),
+        "trainer_gpus": trainer,
+        "inference_gpus": inference,
+        "processes": [str(event.get("process")) for event in own],
+        "message": status.message,
+    }
+
+
+def _role(prepared: PreparedRehearsal, rank: int) -> tuple[str, list[int], list[int]]:
+    """The role of a replica, and its GPUs for training and for inference."""
+    shape = prepared.plan.topology
+    if prepared.kind == "sft":
+        return "sft", list(range(shape.gpus_per_node)), []
+    if not shape.multi_node:
+        deployment = prepared.plan.facts
+        infer = _number(prepared, "deployment.num_infer_gpus") if deployment.kind == "rl" else 0
+        return "rl", list(range(infer, shape.gpus_per_node)), list(range(infer))
+    if rank > 0:
+        return "inference", [], list(range(shape.gpus_per_node))
+    trainer = list(range(shape.trainer_gpus))
+    mixed = list(range(shape.trainer_gpus, shape.trainer_gpus + shape.mixed_infer_gpus))
+    return "mixed" if mixed else "trainer", trainer, mixed
+
+
+def _number(prepared: PreparedRehearsal, key: str) -> int:
+    import tomllib
+
+    table: Any = tomllib.loads(prepared.plan.toml_data.decode())
+    for part in key.split("."):
+        table = table.get(part, {}) if isinstance(table, dict) else {}
+    return table if isinstance(table, int) else 1
+
+
+def _barriers(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "rank": event.get("rank"),
+            "name": event.get("phase") or event.get("barrier"),
+            "seconds": round(float(event.get("seconds", 0.0)), 2),
+        }
+        for event in events
+        if (event.get("event") == "phase" and event.get("state") == "done")
+        or (event.get("event") == "ready" and event.get("barrier"))
+    ]
+
+
+def _steps(prepared: PreparedRehearsal) -> list[dict[str, Any]]:
+    layout = run_layout(prepared.plan)
+    if prepared.kind == "sft":
+        return [
+            {"step": record["step"], "loss": record.get("loss/mean", record.get("loss"))}
+            for record in read_records(layout.metrics)
+            if "step" in record and ("loss/mean" in record or "loss" in record)
+        ]
+    return [
+        {
+            "step": record["step"],
+            "reward_mean": record.get("train/agg/all/reward/mean"),
+            "rollouts": record.get("progress/rollouts", 0),
+            "errors": record.get("rehearsal/errors", 0),
+            "tool_calls": record.get("rehearsal/tool_calls", 0),
+        }
+        for record in read_records(layout.orchestrator_metrics)
+        if "step" in record
+    ]
+
+
+def _environments(prepared: PreparedRehearsal) -> list[dict[str, Any]]:
+    """Rewards of each environment over all steps."""
+    if prepared.kind == "sft":
+        return []
+    rewards: dict[str, list[float]] = {}
+    for record in read_records(run_layout(prepared.plan).orchestrator_metrics):
+        for key, value in record.items():
+            name = key.removeprefix("train/").removesuffix("/all/reward/mean")
+            if key.startswith("train/") and key.endswith("/all/reward/mean") and name != "agg":
+                rewards.setdefault(name, []).append(float(value))
+    return [
+        {"name": name, "steps": len(values), "reward_mean": round(statistics.fmean(values), 4)}
+        for name, values in sorted(rewards.items())
+    ]
+
+
+def _checkpoints(prepared: PreparedRehearsal) -> list[dict[str, Any]]:
+    layout = run_layout(prepared.plan)
+    shape = prepared.plan.topology
+    if prepared.kind == "sft":
+        rule = sft_rule()
+    else:
+        ranks = shape.trainer_gpus if shape.multi_node else _number(prepared, "deployment.num_train_gpus")
+        rule = rl_rule(ranks)
+    return [state.as_dict() for state in list_steps(layout, rule)]
+
+
+def _files(output_dir: Path) -> dict[str, Any]:
+    """How many files and bytes the run wrote, by the first folder."""
+    areas: dict[str, dict[str, int]] = {}
+    for path in sorted(output_dir.rglob("*")):
+        if path.is_file() and not path.is_symlink():
+            parts = path.relative_to(output_dir).parts
+            area = "/".join(parts[:2]) + "/" if parts[0] == "run_default" and len(parts) > 2 else parts[0]
+            if len(parts) > 1 and not area.endswith("/"):
+                area += "/"
+            entry = areas.setdefault(area, {"files": 0, "bytes": 0})
+            entry["files"] += 1
+            entry["bytes"] += path.stat().st_size
+    total = sum(entry["files"] for entry in areas.values())
+    return {"total": total, "bytes": sum(entry["bytes"] for entry in areas.values()), "areas": areas}
+
+
+def _doubts(
+    prepared: PreparedRehearsal, steps: Sequence[Mapping[str, Any]], checkpoints: Sequence[Mapping[str, Any]]
+) -> list[Problem]:
+    """What is wrong with a run that ended well."""
+    found = []
+    if prepared.kind == "rl" and not prepared.options.no_rollouts:
+        rewards = [value for value in _all_rewards(prepared) if value is not None]
+        if len(rewards) > 1 and max(rewards) - min(rewards) < _FLAT:
+            found.append(
+                Problem(
+                    "reward",
+                    f"every rollout earned {rewards[0]:g}: this reward cannot teach anything",
+                    "look at the rubric and the answers of the data with 'primebeaker env try'",
+                )
+            )
+        errors = sum(int(step["errors"]) for step in steps)
+        if errors:
+            found.append(Problem("environment", f"{errors} rollouts ended in an error", "see the orchestrator's log"))
+    if checkpoints and not any(state["complete"] for state in checkpoints):
+        found.append(Problem("checkpoints", "no step is complete, so this run could not be resumed"))
+    return found
+
+
+def _all_rewards(prepared: PreparedRehearsal) -> list[float | None]:
+    """The reward of every training rollout."""
+    found: list[float | None] = []
+    for record in read_records(run_layout(prepared.plan).orchestrator_metrics):
+        found += [record.get("train/agg/all/reward/max"), record.get("train/agg/all/reward/min")]
+    return found
+
+
+def _failure(prepared: PreparedRehearsal, followed: Followed, engine: LocalEngine) -> dict[str, Any]:
+    """The first cause and the last lines of the replica it is on."""
+    jobs = followed.experiment.latest_jobs
+    ended = [job for job in jobs if job.state == "failed" and job.status.exited]
+    first = min(ended, key=lambda job: str(job.status.exited), default=None)
+    rank = (first.replica_rank or 0) if first else 0
+    lines = [line.text for line in engine.logs(followed.experiment.id, rank=rank, tail=_LAST_LINES)]
+    if followed.timed_out:
+        cause = f"not done after {prepared.timeout:g} s"
+    elif first is None:
+        cause = f"the experiment ended {followed.experiment.state}"
+    else:
+        cause = f"replica {rank} ended with code {first.status.exit_code}"
+    return {"cause": cause, "replica": rank, "last_lines": lines}
+
+
+def _notices(prepared: PreparedRehearsal, followed: Followed, engine: LocalEngine) -> list[str]:
+    """Notices of the run itself, such as a config that Prime-RL did not validate."""
+    marker = "not validated by Prime-RL"
+    for line in engine.logs(followed.experiment.id, rank=0):
+        if marker in line.text:
+            return [line.text.partition("] ")[2] or line.text]
+    return []

@@ -1,0 +1,48 @@
+"""Rehearse a launch: the one function behind ``primebeaker rehearse``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from primebeaker.launch.settings import LaunchSettings
+from primebeaker.launch.topology import Kind
+from primebeaker.local import LocalEngine
+from primebeaker.rehearsal.follow import follow
+from primebeaker.rehearsal.options import RehearsalOptions
+from primebeaker.rehearsal.prepare import prepare
+from primebeaker.rehearsal.report import build_report
+
+__all__ = ["rehearse"]
+
+
+def rehearse(
+    kind: Kind,
+    settings: LaunchSettings,
+    options: RehearsalOptions,
+    *,
+    engine: LocalEngine | None = None,
+    progress: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
+    """Run a whole launch on this machine with CPU stand-ins for the GPU programs, and report.
+
+    Args:
+        kind: ``sft`` or ``rl``.
+        settings: The launch, as for preview and submit.
+        options: How to rehearse it.
+        engine: Where; by default the user's embedded engine.
+        progress: Takes one line of progress at a time.
+
+    Returns:
+        The report; ``ok`` says whether everything held.
+
+    Raises:
+        UserError: A mistake found before anything was started.
+        KeyboardInterrupt: Interrupted; nothing is left running.
+    """
+    prepared = prepare(kind, settings, options)
+    try:
+        engine = engine or LocalEngine()
+        return build_report(prepared, follow(prepared, engine, progress), engine)
+    finally:
+        prepared.remove()

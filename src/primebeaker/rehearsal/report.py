@@ -244,8 +244,16 @@ def _failure(prepared: PreparedRehearsal, followed: Followed, engine: LocalEngin
     elif first is None:
         cause = f"the experiment ended {followed.experiment.state}"
     else:
-        cause = f"replica {rank} ended with code {first.status.exit_code}"
+        cause = _first_cause(prepared) or f"replica {rank} ended with code {first.status.exit_code}"
     return {"cause": cause, "replica": rank, "last_lines": lines}
+
+
+def _first_cause(prepared: PreparedRehearsal) -> str | None:
+    """What the roles agree on as the first cause, with the last lines of the process that ended."""
+    for event in role_events(prepared.output_dir):
+        if event.get("event") == "shutdown" and event.get("message"):
+            return str(event["message"])
+    return None
 
 
 def _notices(prepared: PreparedRehearsal, followed: Followed, engine: LocalEngine) -> list[str]:
@@ -253,5 +261,5 @@ def _notices(prepared: PreparedRehearsal, followed: Followed, engine: LocalEngin
     marker = "not validated by Prime-RL"
     for line in engine.logs(followed.experiment.id, rank=0):
         if marker in line.text:
-            return [line.text.partition("] ")[2] or line.text]
+            return [line.text[line.text.index("config ") :] if "config " in line.text else line.text]
     return []

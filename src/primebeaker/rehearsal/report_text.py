@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -119,10 +120,16 @@ def _problem(row: Mapping[str, Any]) -> str:
 
 
 def _next(report: Mapping[str, Any]) -> list[str]:
-    toml, kind = report["toml"], report["kind"]
+    toml, kind = _short(report["toml"]), report["kind"]
     if not report["ok"]:
         return [f"primebeaker logs {report['experiment_id']} --engine local"]
     return [f"primebeaker {kind} preview --toml {toml}", f"primebeaker {kind} submit --toml {toml}"]
+
+
+def _short(path: str) -> str:
+    """The path as one would type it here."""
+    here = os.getcwd() + os.sep  # noqa: PTH109  as the shell shows it
+    return path.removeprefix(here)
 
 
 def _range(numbers: Sequence[int]) -> str:

@@ -61,7 +61,8 @@ class RLTrainer:
         step = self._resume() + 1
         group = self._weight_group()
         batches = Batches(self.config, self.layout) if self.master else None
-        if group is not None:
+        # Every rank goes through this, since it is a meeting of all; only rank 0 has a group to send to.
+        if self.broadcast == "nccl":
             self._send_policy(group, step - 1)
         last = step - 1
         while self.max_steps is None or step <= self.max_steps:

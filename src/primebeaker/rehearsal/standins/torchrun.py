@@ -63,9 +63,9 @@ class Node:
 
 def main(words: list[str]) -> int:
     """Run the agent of one node."""
-    arguments = parse(
-        [word.replace("_", "-") if word.startswith("--") else word for word in words], FLAGS, stop_at="-m"
-    )
+    # torchrun takes its flags in both spellings; what follows -m belongs to the module and stays as it is.
+    own = words[: words.index("-m")] if "-m" in words else words
+    arguments = parse([*map(_dashed, own), *words[len(own) :]], FLAGS, stop_at="-m")
     if not arguments.rest:
         raise UserError("no module to run: expected -m MODULE")
     module, *module_words = arguments.rest
@@ -77,6 +77,11 @@ def main(words: list[str]) -> int:
     node = rendezvous(arguments, count)
     command = [sys.executable, "-m", WORKERS[module], *module_words]
     return asyncio.run(Agent(arguments, node, count, command).run())
+
+
+def _dashed(word: str) -> str:
+    name, equals, value = word.partition("=")
+    return name.replace("_", "-") + equals + value if word.startswith("--") else word
 
 
 def rendezvous(arguments: Arguments, count: int) -> Node:

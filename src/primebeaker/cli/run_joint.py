@@ -91,6 +91,7 @@ def launch(options: Annotated[LaunchOptions | None, Parameter(name="*")] = None)
 
     options = options or LaunchOptions()
     plan = plan_run(_config(options))
+    plan.require_ready()
     engine = open_engine(options.engine)
     warn([*plan.warnings, *directory_warnings(plan.service.launcher)])
     if not options.force:

@@ -125,6 +125,7 @@ def _preview(native: NativeStack, options: Any) -> Result:
 
 def _launch(native: NativeStack, options: Any) -> Result:
     deployment = _plan(native, options)
+    deployment.require_ready()
     engine = open_engine(options.engine)
     warn(deployment.warnings)
     if not options.yes:

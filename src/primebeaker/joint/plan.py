@@ -30,6 +30,16 @@ class RunPlan:
     service: Deployment
     rl: LaunchPlan
     warnings: tuple[str, ...]
+    refusals: tuple[UserError, ...] = ()
+
+    def require_ready(self) -> None:
+        """Refuse what a preview only warns about.
+
+        Raises:
+            UserError: A placeholder of an example is left, or the output directory holds another launch's checkpoints.
+        """
+        mistakes = Mistakes(list(self.refusals))
+        mistakes.raise_if_any()
 
     def preview(self) -> dict[str, Any]:
         """Both previews as one document."""
@@ -72,22 +82,23 @@ def plan_run(path: str | os.PathLike[str], environment: Mapping[str, str] | None
             for located in locate(file.document, error):
                 if complete or not str(located).startswith(f"{file.path}: rl.registry"):
                     mistakes.add(located)
-        else:
-            for refusal in rl.refusals:
-                for located in locate(file.document, refusal):
-                    mistakes.add(located)
     mistakes.raise_if_any()
     assert deployment is not None and rl is not None and service is not None
+    located_refusals = [one for refusal in rl.refusals for one in locate(file.document, refusal)]
+    refused = {str(refusal) for refusal in rl.refusals}
     warnings = [
         *file.warnings,
         *deployment.warnings,
-        *rl.warnings,
+        *(warning for warning in rl.warnings if warning not in refused),
+        *map(str, located_refusals),
         *registry_warnings(file.rl, file.service),
         *service_warnings(file.rl, deployment.launcher.config),
     ]
     if file.lifecycle.cleanup:
         rl = _without_restart(rl)
-    return RunPlan(file, deployment, rl, tuple(dict.fromkeys(warnings)))
+    return RunPlan(
+        file, deployment, rl, tuple(dict.fromkeys(warnings)), refusals=(*deployment.refusals, *located_refusals)
+    )
 
 
 def with_service(plan: LaunchPlan, experiment_id: str) -> LaunchPlan:

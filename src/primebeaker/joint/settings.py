@@ -74,7 +74,7 @@ def locate(document: YamlDocument, error: UserError) -> list[UserError]:
         path.append(found["name"])
     elif found["name"]:
         rest = f"{found['name']}{found['rest']}"
-    return [document.error(path, rest.lstrip(": ") or str(error))]
+    return [document.error(path, rest.lstrip(":= ") or str(error))]
 
 
 def _joined(name: str | None, rest: str) -> str:

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from primebeaker.errors import Mistakes, UserError
 from primebeaker.services.masking import masked, url_passwords
 from primebeaker.services.registries import client_registry, own_redis_warnings, password_warnings
-from primebeaker.services.stack_config import Given, build_launcher
+from primebeaker.services.stack_config import Given, build_launcher, placeholder_mistakes
 from primebeaker.services.stacks import NativeLauncher, NativeStack, Stack
 
 __all__ = ["Deployment", "plan_deployment"]
@@ -25,6 +26,7 @@ class Deployment:
         spec: The Beaker v2 spec the native launcher renders for that name, passwords included.
         client_registry: The registry URI for training and evaluation, passwords included.
         warnings: What the user should know before launching.
+        refusals: What a preview only warns about and a launch refuses.
     """
 
     stack: Stack
@@ -33,6 +35,16 @@ class Deployment:
     spec: dict[str, Any]
     client_registry: str
     warnings: tuple[str, ...] = ()
+    refusals: tuple[UserError, ...] = ()
+
+    def require_ready(self) -> None:
+        """Refuse what a preview only warns about.
+
+        Raises:
+            UserError: A placeholder of an example is left.
+        """
+        mistakes = Mistakes(list(self.refusals))
+        mistakes.raise_if_any()
 
     @property
     def config(self) -> dict[str, Any]:
@@ -68,11 +80,17 @@ def plan_deployment(native: NativeStack, given: Mapping[str, Given]) -> Deployme
     """
     launcher = build_launcher(native, given)
     name, spec = launcher.build_spec()
+    refusals = tuple(placeholder_mistakes(given))
     return Deployment(
         stack=native.stack,
         launcher=launcher,
         experiment_name=name,
         spec=spec,
         client_registry=client_registry(native.stack, launcher.config, name),
-        warnings=(*password_warnings(launcher), *own_redis_warnings(native.stack, launcher)),
+        warnings=(
+            *password_warnings(launcher),
+            *own_redis_warnings(native.stack, launcher),
+            *(str(refusal) for refusal in refusals),
+        ),
+        refusals=refusals,
     )

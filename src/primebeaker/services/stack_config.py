@@ -11,10 +11,12 @@ from primebeaker.errors import Mistakes, UserError
 from primebeaker.services.fields import ALIAS, stack_fields
 from primebeaker.services.stacks import NativeLauncher, NativeStack
 
-__all__ = ["SECRET_NAME", "Given", "build_launcher", "given_by_flags"]
+__all__ = ["SECRET_NAME", "Given", "build_launcher", "given_by_flags", "placeholder_mistakes"]
 
 #: What a Beaker secret may be called; anything else in a secret field is probably the token itself.
 SECRET_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+#: How the placeholders of the examples are spelled, so that a human sees them.
+_PLACEHOLDERS = ("IMMUTABLE_", "YOUR_")
 #: Container references that are used inside the stack, not Beaker images.
 _CONTAINER_REFERENCES = frozenset({"podman_session_image"})
 
@@ -71,6 +73,16 @@ def build_launcher(native: NativeStack, given: Mapping[str, Given]) -> NativeLau
     except (ValueError, TypeError) as error:
         raise _native_mistake(native, str(error), fields, values) from error
     return launcher
+
+
+def placeholder_mistakes(given: Mapping[str, Given]) -> list[UserError]:
+    """One mistake for each value in which a placeholder of an example is left; a preview only warns of them."""
+    return [
+        one.mistake(f"{text}: this is a placeholder of an example", hint="write your own value")
+        for one in given.values()
+        for text in (one.value if isinstance(one.value, tuple) else (one.value,))
+        if isinstance(text, str) and any(word in text for word in _PLACEHOLDERS)
+    ]
 
 
 def _checked(name: str, given: Given) -> Any:

@@ -58,6 +58,8 @@ def listen(host: str, port: int) -> socket.socket:
     Raises:
         UserError: The port is in use.
     """
+    if not 0 < port < 65536:
+        raise UserError(f"port {port}: expected 1 to 65535")
     server = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

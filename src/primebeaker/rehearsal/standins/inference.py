@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import httpx
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
@@ -45,6 +46,7 @@ class Engine:
 
     def __init__(self, model: str, ranks: int, responder: Responder, settings: RehearsalSettings) -> None:
         self.model = model
+        self.upstream = Upstream(settings.model) if settings.model.startswith("http") else None
         self.ranks = ranks
         self.responder = responder
         self.loaded_at = time.monotonic() + settings.load_seconds
@@ -156,6 +158,8 @@ class Engine:
             return _refuse(404, f"The model `{body.get('model')}` does not exist.")
         await self.running.wait()
         self.requests += 1
+        if self.upstream is not None:
+            return await self.upstream.chat(body)
         answer = self._answer(body)
         if body.get("stream"):
             return StreamingResponse(_stream(answer), media_type="text/event-stream")
@@ -194,6 +198,32 @@ class Engine:
             "choices": choices,
             "usage": {"prompt_tokens": asked, "completion_tokens": spoken, "total_tokens": asked + spoken},
         }
+
+
+class Upstream:
+    """An OpenAI-compatible server that answers in this engine's place.
+
+    Args:
+        url: With or without the final ``/v1``.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._root = url.rstrip("/").removesuffix("/v1")
+        self._client = httpx.AsyncClient(timeout=httpx.Timeout(600.0, connect=5.0))
+        self._model: str | None = None
+
+    async def chat(self, body: Mapping[str, Any]) -> Response:
+        """Pass a chat request on under the first model that server names, and its answer back, whole."""
+        try:
+            if self._model is None:
+                self._model = str((await self._client.get(f"{self._root}/v1/models")).json()["data"][0]["id"])
+            asked = {**body, "model": self._model, "stream": False}
+            answer = await self._client.post(f"{self._root}/v1/chat/completions", json=asked)
+        except (httpx.HTTPError, ValueError, KeyError, IndexError, TypeError) as error:
+            return _refuse(502, f"{self._root}: {type(error).__name__}: {error}")
+        if not body.get("stream") or answer.status_code != 200:
+            return Response(answer.content, status_code=answer.status_code, media_type="application/json")
+        return StreamingResponse(_stream(answer.json()), media_type="text/event-stream")
 
 
 def _choice(reply: Reply, number: int, limit: float, *, with_logprobs: Any) -> tuple[dict[str, Any], int]:

@@ -13,13 +13,14 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from primebeaker.errors import UserError
 from primebeaker.prime_rl.contract import GEN_0_7, Component
 from primebeaker.prime_rl.layout import Layout
 from primebeaker.prime_rl.resolve import ResolvedRL, resolve_rl, resolve_sft
 from primebeaker.prime_rl.subconfigs import write_subconfigs
-from primebeaker.prime_rl.tables import Table, lookup, put
+from primebeaker.prime_rl.tables import Table, fill, lookup, put
 from primebeaker.rehearsal.standins.channel import free_port
 from primebeaker.rehearsal.standins.program import load_config, log, parse
 from primebeaker.supervision import Child, ChildSpec, Console, LogOptions, StopSignals, Supervisor
@@ -47,6 +48,8 @@ def rl(words: list[str]) -> int:
     if resolved.broadcast == "nccl":
         for table in (resolved.trainer, resolved.orchestrator):
             put(table, "weight_broadcast.inference_world_size", len(gpus.inference))
+    if gpus.inference:
+        _point_to_inference(resolved)
     layout = GEN_0_7.layout(_output_dir(config))
     files = GEN_0_7.files
     tables: dict[str, Table] = {files.trainer: resolved.trainer, files.orchestrator: resolved.orchestrator}
@@ -54,6 +57,26 @@ def rl(words: list[str]) -> int:
         tables[files.inference] = resolved.inference
     write_subconfigs(layout.configs, tables, GEN_0_7, stamp=secrets.token_hex(4))
     return asyncio.run(_run(_rl_children(resolved, gpus, layout), ends=("trainer", "orchestrator")))
+
+
+def _point_to_inference(resolved: ResolvedRL) -> None:
+    """Send rollouts to the router's port, and admin calls past the router to the engine.
+
+    Raises:
+        UserError: The TOML sends rollouts to another port than inference listens on.
+    """
+    key, port = "model.client.base_url", resolved.router_port
+    fill(resolved.orchestrator, key, [f"http://localhost:{GEN_0_7.ports.router}/v1"])
+    urls = lookup(resolved.orchestrator, key)
+    url = urls[0] if isinstance(urls, list) else str(urls)
+    if urlsplit(url).port != port:
+        raise UserError(
+            f"orchestrator.{key} = {url!r}: its port is not inference.server.port = {port}",
+            hint=f"write http://localhost:{port}/v1",
+        )
+    if isinstance(resolved.inference.get("router"), dict):
+        engine = lookup(resolved.inference, "backend_port")
+        fill(resolved.orchestrator, "model.client.admin_base_url", [f"http://localhost:{engine}/v1"])
 
 
 def sft(words: list[str]) -> int:

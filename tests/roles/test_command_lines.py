@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
-from role_harness import Topology
+from role_harness import Topology, wait_until
 
 Launch = Callable[..., Topology]
 
@@ -98,7 +98,9 @@ def test_a_mixed_two_node_rl_run(launch: Launch) -> None:
     assert written["trainer"]["weight_broadcast"]["host"] == "0.0.0.0"
     assert written["orchestrator"]["num_train_workers"] == 1
     assert tomllib.loads((configs / "inference.toml").read_text())["router"] == "None"
+    wait_until((logs / "trainer.log").is_symlink, "logs are linked")
     assert (logs / "trainer.log").resolve() == logs / "trainer" / "node_0.log"
+    wait_until((logs / "inference.log").is_symlink, "logs are linked")
     assert (logs / "inference.log").resolve() == logs / "inference" / "node_0_rank0.log"
 
 

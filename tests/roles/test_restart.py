@@ -157,6 +157,8 @@ def test_an_address_that_peers_cannot_reach_is_named_at_once(launch: Launch) -> 
 PHASES = {
     "setup": {"PRIMEBEAKER_SETUP_COMMAND": "touch $STUB_DIR/in-setup; sleep 60"},
     "assemble": {},
+    "prepare": {"STUB_HANGS": "primebeaker.multinode prepare-rl"},
+    "start": {"STUB_HANGS": "primebeaker.coordination wait-redis"},
     "run": {},
 }
 
@@ -165,12 +167,15 @@ PHASES = {
 def test_term_ends_a_role_in_every_phase(launch: Launch, phase: str) -> None:
     topology = launch(env=PHASES[phase])
     (leader,) = topology.start(0)
-    if phase == "run":
+    if phase in ("prepare", "start", "run"):
         topology.start(1)
+    if phase == "run":
         topology.up()
     wait_until(lambda: f"{phase}: started" in leader.text, f"phase {phase}")
     if phase == "setup":
         wait_until((topology.root / "in-setup").exists, "the setup command runs")
+    if phase in ("prepare", "start"):
+        wait_until((topology.root / "hangs").exists, "what the phase waits for runs")
     began = time.monotonic()
     leader.process.terminate()
     assert topology.code(leader) == 143, topology.output()
@@ -178,9 +183,9 @@ def test_term_ends_a_role_in_every_phase(launch: Launch, phase: str) -> None:
     assert f"SIGTERM received in {phase}" in leader.text
     member = json.loads((topology.rendezvous / "members" / "0.json").read_text())
     assert (member["phase"], "SIGTERM" in member["message"]) == ("ended", True)
-    if phase == "run":
+    if phase in ("prepare", "start", "run"):
         assert topology.status(0)["code"] == 143
-        topology.codes()
+        assert topology.codes() == {0: 143, 1: 90}
     topology.nothing_left()
 
 
@@ -215,3 +220,19 @@ def test_a_stuck_run_is_ended_by_the_stall_watch(launch: Launch) -> None:
     assert topology.codes() == {0: 97, 1: 90}, topology.output()
     assert "no log output and no new step for 1 s" in topology.output()
     topology.nothing_left()
+
+
+def test_a_file_system_that_hangs_does_not_hold_up_the_end(launch: Launch) -> None:
+    """Opening a pipe that nobody writes blocks for ever, like a file on a dead file server."""
+    topology = launch()
+    _, follower = topology.start()
+    topology.up()
+    for name in ("epoch.json", "members/0.json", "members/1.json"):
+        os.mkfifo(topology.rendezvous / f"{name}.pipe")
+        (topology.rendezvous / f"{name}.pipe").rename(topology.rendezvous / name)
+    time.sleep(0.5)
+    began = time.monotonic()
+    os.kill(topology.record(1, "engine0")["pid"], signal.SIGKILL)
+    assert topology.code(follower, 40) == 137, topology.output()
+    assert time.monotonic() - began < 25
+    assert "engine0 on rank 1 ended with 137" in follower.text.splitlines()[-1]

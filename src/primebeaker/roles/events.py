@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import queue
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +18,7 @@ from primebeaker.roles.rendezvous import utc_now
 __all__ = ["EventLog"]
 
 _MOST_BUFFERED = 2000
+_CLOSE_SECONDS = 2.0
 
 
 class EventLog:
@@ -36,6 +39,8 @@ class EventLog:
         self._buffer: list[str] = []
         self._path: Path | None = None
         self._closed = False
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._writer: threading.Thread | None = None
         self.epoch: str | None = None
         self.last = ""
 
@@ -57,6 +62,9 @@ class EventLog:
     def open(self, path: Path) -> None:
         """Write there from now on, what was kept first."""
         self._path = path
+        # A thread of its own: a file system that hangs must hold up neither the run nor its end.
+        self._writer = threading.Thread(target=self._write, args=(path,), name="events", daemon=True)
+        self._writer.start()
         self._flush()
 
     def close(self, fallback: Path) -> None:
@@ -64,6 +72,9 @@ class EventLog:
         if self._path is None:
             self.open(fallback)
         self._closed = True
+        self._lines.put(None)
+        if self._writer is not None:
+            self._writer.join(_CLOSE_SECONDS)
 
     def discard(self) -> None:
         """Write nothing more: this process was superseded."""
@@ -71,15 +82,19 @@ class EventLog:
         self._buffer.clear()
 
     def _flush(self) -> None:
-        if self._path is None or not self._buffer:
+        if self._path is None:
             return
-        data = "".join(f"{line}\n" for line in self._buffer).encode()
+        for line in self._buffer:
+            self._lines.put(line)
         self._buffer.clear()
-        # The log explains a run; it must never stop one.
-        with contextlib.suppress(OSError):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-            try:
-                os.write(descriptor, data)
-            finally:
-                os.close(descriptor)
+
+    def _write(self, path: Path) -> None:
+        while (line := self._lines.get()) is not None:
+            # The log explains a run; it must never stop one.
+            with contextlib.suppress(OSError):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+                try:
+                    os.write(descriptor, f"{line}\n".encode())
+                finally:
+                    os.close(descriptor)

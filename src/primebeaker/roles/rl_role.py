@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import os
 import sys
 from collections.abc import Coroutine
 from pathlib import Path
@@ -29,7 +27,7 @@ from primebeaker.roles.topology import Engine, engines_of
 from primebeaker.roles.topology_role import TopologyRole
 from primebeaker.roles.watch import Watch
 
-__all__ = ["RLRole", "link_logs", "wait_for_tools"]
+__all__ = ["RLRole", "wait_for_tools"]
 
 # Trainer and orchestrator are ended first: what they talk to goes after them.
 _WAVE_FIRST, _WAVE_LATER = 0, 1
@@ -156,10 +154,6 @@ class RLRole(TopologyRole):
             self._engines_said = ready
             self.events.say(f"engines ready {ready}/{len(self.plan.engines)}")
 
-    def link(self, link: Path, target: Path) -> None:
-        """A link to a log, as Prime-RL's own launcher makes it."""
-        link_logs(link, target)
-
     async def finish(self, cause: Cause) -> None:
         """The end of every role, and the run's summary where the leader ends well."""
         await super().finish(cause)
@@ -173,7 +167,7 @@ class RLRole(TopologyRole):
         rule = rl_rule_of(values, generation=self.contract.generation)
         steps = await in_thread(lambda: step_numbers(layout, rule))
         chosen = (await in_thread(lambda: newest_complete(layout, rule))).chosen
-        self.write_summary(code, steps[-1] if steps else None, chosen.step if chosen else None)
+        await self.write_summary(code, steps[-1] if steps else None, chosen.step if chosen else None)
 
 
 async def wait_for_tools(role: Any, layout: Layout) -> None:
@@ -215,12 +209,3 @@ async def _timed(role: Any, name: str, work: Coroutine[Any, Any, None]) -> None:
     seconds = round(asyncio.get_running_loop().time() - started, 3)
     role.events.say(f"{name} ready after {seconds:.1f} s")
     role.events.event("ready", barrier=name, seconds=seconds)
-
-
-def link_logs(link: Path, target: Path) -> None:
-    """Make ``link`` a relative link to ``target``; a real file of that name stays."""
-    with contextlib.suppress(OSError):
-        link.parent.mkdir(parents=True, exist_ok=True)
-        if link.is_symlink():
-            link.unlink()
-        link.symlink_to(os.path.relpath(target, link.parent))

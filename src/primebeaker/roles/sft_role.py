@@ -15,7 +15,6 @@ from primebeaker.roles.config_choice import load_values
 from primebeaker.roles.http import in_thread
 from primebeaker.roles.process_role import DONE
 from primebeaker.roles.rendezvous import named_ranks, utc_now
-from primebeaker.roles.rl_role import link_logs
 from primebeaker.roles.stale import Move, move_aside
 from primebeaker.roles.stall import StallWatch
 from primebeaker.roles.topology import role_name
@@ -60,7 +59,7 @@ class SFTRole(TopologyRole):
         spec = commands.sft_trainer(self.inputs, self.plan, self.layout, self.contract, env)
         child = self.start(spec, wave=0, epoch=self.epoch.epoch)
         if self.inputs.leads:
-            link_logs(self.layout.logs / "trainer.log", self.layout.trainer_log(0))
+            self.link(self.layout.logs / "trainer.log", self.layout.trainer_log(0))
         if self.inputs.tunables.stall:
             watch = StallWatch(self.inputs.tunables.stall, self.layout, [child])
             self.background(watch.run(self.end, self.events.say, self.env))
@@ -124,4 +123,4 @@ class SFTRole(TopologyRole):
         except UserError as error:
             self.events.say(f"the checkpoints cannot be read: {error}")
             return
-        self.write_summary(code, steps[-1] if steps else None, chosen.step if chosen else None)
+        await self.write_summary(code, steps[-1] if steps else None, chosen.step if chosen else None)

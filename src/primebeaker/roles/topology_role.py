@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import secrets
 import socket
 import sys
@@ -61,6 +62,7 @@ class TopologyRole(ProcessRole):
     held: HeldPorts | None = None
     assembled = False
     publishing = False
+    _files_until = 0.0
     started_at = ""
     prepared: dict[str, Any]
 
@@ -355,10 +357,12 @@ class TopologyRole(ProcessRole):
     async def finish(self, cause: Cause) -> None:
         """Tell the peers, end the children, leave a status."""
         superseded = cause.code == ExitCode.SUPERSEDED
+        self._files_until = time.monotonic() + _SHUTDOWN_FILE_SECONDS + self.grace
         if superseded:
             self.events.discard()
         told = asyncio.ensure_future(self._tell_peers(cause))
         await super().finish(cause)
+        self._files_until = min(self._files_until, time.monotonic() + _SHUTDOWN_FILE_SECONDS)
         if self.held is not None:
             self.held.release()
         first = await told
@@ -366,7 +370,7 @@ class TopologyRole(ProcessRole):
             await self._bounded(self._leave(cause, first))
         self.first_cause = first or cause
         if self.publishing and not superseded:
-            self.events.close(self.paths.early_log(self.rank))
+            await in_thread(lambda: self.events.close(self.paths.early_log(self.rank)))
 
     async def _tell_peers(self, cause: Cause) -> Cause | None:
         """Create ``shutdown.json`` unless a peer has; returns the cause in it."""
@@ -396,32 +400,50 @@ class TopologyRole(ProcessRole):
         self.me.message = cause.message
         await self.publish()
 
+    def _loop_time(self, monotonic: float) -> float:
+        return asyncio.get_running_loop().time() + max(0.5, monotonic - time.monotonic())
+
     async def _bounded[T](self, work: Coroutine[Any, Any, T]) -> T | None:
         """A file system that hangs must not hold up the end; a fence that closes now is no news."""
         try:
-            async with asyncio.timeout(_SHUTDOWN_FILE_SECONDS):
+            async with asyncio.timeout_at(self._loop_time(self._files_until)):
                 return await work
         except (TimeoutError, OSError, RoleFault) as error:
             self.events.say(f"could not tell the peers: {str(error) or 'the file system does not answer'}")
             return None
 
-    def write_summary(self, code: int, last_step: int | None, complete: int | None) -> None:
+    def link(self, link: Path, target: Path) -> None:
+        """A link to a log, as Prime-RL's own launcher makes it; not awaited, for nothing depends on it."""
+
+        async def make() -> None:
+            await self.files.run(lambda: _link(link, target))
+
+        self.background(make())
+
+    async def write_summary(self, code: int, last_step: int | None, complete: int | None) -> None:
         """Leave the run's summary in the output directory (leader only)."""
-        with contextlib.suppress(OSError):
-            atomic_write_json(
-                self.inputs.output_dir / "primebeaker_run_summary.json",
-                {
-                    "launch_id": self.inputs.launch_id,
-                    "epoch": self.epoch.epoch,
-                    "started_at": self.started_at,
-                    "ended_at": utc_now(),
-                    "code": code,
-                    "last_step": last_step,
-                    "complete_checkpoint": complete,
-                },
-            )
+        summary = {
+            "launch_id": self.inputs.launch_id,
+            "epoch": self.epoch.epoch,
+            "started_at": self.started_at,
+            "ended_at": utc_now(),
+            "code": code,
+            "last_step": last_step,
+            "complete_checkpoint": complete,
+        }
+        path = self.inputs.output_dir / "primebeaker_run_summary.json"
+        await self.files.run(lambda: atomic_write_json(path, summary))
 
 
 def _tensor_parallel(config: Path) -> int:
     values = load_values(config)
     return engine_plan(values, contract_of(values)).tp
+
+
+def _link(link: Path, target: Path) -> None:
+    """Make ``link`` a relative link to ``target``; a real file of that name stays."""
+    with contextlib.suppress(OSError):
+        link.parent.mkdir(parents=True, exist_ok=True)
+        if link.is_symlink():
+            link.unlink()
+        link.symlink_to(os.path.relpath(target, link.parent))

@@ -27,7 +27,10 @@ stop_services() {
 
 # shellcheck disable=SC2317 # called by a trap
 end_child() {
-  [ -z "$child" ] || kill -- "-$child" 2>/dev/null || true
+  [ -n "$child" ] || return 0
+  kill -- "-$child" 2>/dev/null || return 0
+  sleep 1
+  kill -KILL -- "-$child" 2>/dev/null || true
 }
 
 stop_with() {

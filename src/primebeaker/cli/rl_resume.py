@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from primebeaker.beaker.engine import Engine, choose_engine_name
 from primebeaker.cli.app import new_app
 from primebeaker.cli.engines import open_engine
 from primebeaker.cli.flags import boolean, integer, path, text
@@ -51,6 +52,9 @@ class ResumeOptions(ServiceOptions, PlacementOptions):
     force: Annotated[
         bool, boolean("Skip the checks that may be wrong about a dead run.", name="force", panel="Output")
     ] = False
+    rehearse: Annotated[
+        bool, boolean("Continue a rehearsal as a rehearsal; needs --engine=local.", name="rehearse", panel="Output")
+    ] = False
     engine: Annotated[str | None, engine_flag()] = None
 
 
@@ -63,10 +67,19 @@ def resume(options: Annotated[ResumeOptions | None, Parameter(name="*")] = None)
         mistakes.add(UserError("--from-experiment is missing", hint="pass the source's id"))
     mistakes.raise_if_any()
     settings = ResumeSettings(**values)
-    engine = open_engine(options.engine)
+    engine = _rehearsing(settings, options.engine) if options.rehearse else open_engine(options.engine)
     document = dry_run(settings, engine) if options.dry_run else run_resume(settings, engine)
     warn(document["warnings"])
     return Result(document, text=lambda: _resume_text(document), template_safe=True)
+
+
+def _rehearsing(settings: ResumeSettings, engine: str | None) -> Engine:
+    if choose_engine_name(engine) != "local":
+        raise UserError("--rehearse needs the embedded engine", hint="pass --engine=local")
+    # Imported here: everybody else resumes without the rehearsal's parts.
+    from primebeaker.rehearsal.resumed import RehearsingEngine
+
+    return RehearsingEngine(settings.from_experiment)
 
 
 def _resume_text(document: dict[str, Any]) -> str:

@@ -58,8 +58,9 @@ def read_facts(kind: Kind, keys: Keys, generation: Generation, *, name_given: bo
     run_name, run_name_key = keys.text(f"{wandb}.name"), f"{wandb}.name"
     if run_name is None and new:
         run_name, run_name_key = keys.text("run.name"), "run.name"
-    if run_name is None and not name_given and not keys.present(run_name_key):
-        keys.missing(f"{wandb}.name", "the run has no name", "set it, or pass --name")
+    # A missing table or run.name is told about by itself.
+    if run_name is None and not name_given and not new and keys.present(wandb) and not keys.present(run_name_key):
+        keys.missing(run_name_key, "the run has no name", "set it, or pass --name")
     return TrainingFacts(
         kind=kind,
         generation=generation,

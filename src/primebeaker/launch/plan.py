@@ -132,7 +132,8 @@ class _Planner:
         facts = read_facts(self.kind, keys, generation, name_given=self.settings.name is not None)
         check_generation(facts, keys, multi_node=multi_node, image_given=self.settings.image is not None)
         check_tables(facts, keys, multi_node=multi_node)
-        topology = plan_topology(self.kind, keys, generation)
+        refused = self.kind == "rl" and multi_node and generation == "0.8"
+        topology = None if refused else plan_topology(self.kind, keys, generation)
         self.warnings += check_training(facts, keys, topology_type(keys))
         self._add_findings(check, keys)
         models = local_search_model_paths(keys) if self.kind == "rl" else []

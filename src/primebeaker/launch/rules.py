@@ -39,7 +39,7 @@ def check_tables(facts: TrainingFacts, keys: Keys, *, multi_node: bool) -> None:
     """The tables and keys that must be there for this kind of launch."""
     keys.need_table(facts.wandb_table)
     if facts.kind == "rl":
-        if multi_node:
+        if multi_node and facts.generation == "0.7":
             for table in ("trainer.model", "inference", "inference.parallel"):
                 keys.need_table(table)
         return

@@ -98,7 +98,7 @@ def _active(plan: ResumePlan, engine: Engine) -> list[Any]:
 
 def _check_nobody_writes(plan: ResumePlan, engine: Engine) -> None:
     refuse_active(_active(plan, engine))
-    if not plan.settings.force:
+    if not plan.settings.force and not plan.settings.rehearse:
         check_files_at_rest(plan.layout, plan.source.variables.get("RENDEZVOUS_DIR"))
 
 

@@ -63,6 +63,8 @@ class ResumeSettings:
     timeout_hours: float | None = None
     output_dir: Path | None = None
     force: bool = False
+    #: The source was a rehearsal and so is the child: the engine knows every process of it.
+    rehearse: bool = False
     skip_preflight: bool = False
 
 

@@ -1,0 +1,41 @@
+"""The engine of a resumed rehearsal: the embedded one, which starts the child with the same stand-ins as its source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from primebeaker.beaker.models import CreatedExperiment
+from primebeaker.errors import UserError
+from primebeaker.local import LocalEngine, Rehearsal
+
+__all__ = ["RehearsingEngine"]
+
+
+class RehearsingEngine(LocalEngine):
+    """Creates every experiment as a rehearsal, like the one it continues.
+
+    Args:
+        source: The rehearsal that is continued: id, unique prefix or name.
+
+    Raises:
+        UserError: There is no such experiment, or it was no rehearsal, whose directory is not one to try things in.
+    """
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        found = self.find(source).rehearsal
+        if found is None:
+            raise UserError(
+                f"--rehearse: {source} was not a rehearsal, and a rehearsal never writes into a real run's directory",
+                hint="rehearse its TOML with 'primebeaker rehearse --keep' first",
+            )
+        self._hooks = Rehearsal(
+            path_prepend=[str(path) for path in found.get("path_prepend", ())],
+            env={str(name): str(value) for name, value in found.get("env", {}).items()},
+        )
+
+    def create(
+        self, spec_path: Path, *, name: str, workspace: str, rehearsal: Rehearsal | None = None
+    ) -> CreatedExperiment:
+        """See :meth:`Engine.create`."""
+        return super().create(spec_path, name=name, workspace=workspace, rehearsal=rehearsal or self._hooks)

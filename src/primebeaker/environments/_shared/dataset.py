@@ -47,6 +47,7 @@ class DatasetRules(NamedTuple):
     Args:
         prompt_columns: Where the prompt is looked for.
         needs_answer: Whether a blank answer in some rows fails the load.
+        template: Makes the prompt of a row that has a ``question`` and no prompt of its own.
         check: Raises :class:`RowFault` for what else is wrong; returns the row, changed or not.
         all_or_none: Something else that either all rows have or none.
         system_prompt: The system message of prompts that do not begin with one.
@@ -55,6 +56,7 @@ class DatasetRules(NamedTuple):
 
     prompt_columns: Sequence[str] = PROMPT_COLUMNS
     needs_answer: bool = True
+    template: Callable[[str], list[dict[str, Any]]] | None = None
     check: Callable[[dict[str, Any]], dict[str, Any]] | None = None
     all_or_none: AllOrNone | None = None
     system_prompt: str | None = None
@@ -133,7 +135,11 @@ def _read(row: Row, rules: DatasetRules) -> _ReadRow:
         return _ReadRow(row.place, split, None, False, b"", row.problem)
     try:
         checked = normalized_row(
-            value, prompt_columns=rules.prompt_columns, system_prompt=rules.system_prompt, few_shot=rules.few_shot
+            value,
+            prompt_columns=rules.prompt_columns,
+            system_prompt=rules.system_prompt,
+            few_shot=rules.few_shot,
+            template=rules.template,
         )
         if rules.check is not None:
             checked = rules.check(checked)

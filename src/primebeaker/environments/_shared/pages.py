@@ -12,7 +12,7 @@ from literegistry_tool_client import WebAssetStore
 
 from primebeaker.environments._shared.commands import is_fetchable
 
-__all__ = ["MOST_CACHED_BYTES", "PageFault", "RolloutPages", "stored_page"]
+__all__ = ["MOST_CACHED_BYTES", "PageFault", "PageOutage", "RolloutPages", "stored_page"]
 
 #: Text of fetched pages that one rollout keeps; the least recently used page goes first.
 MOST_CACHED_BYTES = 16 * 2**20
@@ -20,6 +20,10 @@ MOST_CACHED_BYTES = 16 * 2**20
 
 class PageFault(Exception):
     """A page cannot be read; the text is a short reason for the model."""
+
+
+class PageOutage(PageFault):
+    """The page service itself failed."""
 
 
 def stored_page(value: str) -> str | None:
@@ -47,12 +51,12 @@ def fetched_page(reply: Any) -> str:
     if reply.get("success") is not True:
         raise PageFault(" ".join(str(reply.get("error") or "the request failed").split())[:200])
     data = reply.get("data")
-    body = None
-    if isinstance(data, Mapping):
-        body = data["content"] if data.get("content") is not None else data.get("text")
-    if not isinstance(body, str) or not body:
-        raise PageFault("the page has no text")
-    return body
+    found = data if isinstance(data, Mapping) else {}
+    for key in ("content", "text", "markdown"):
+        body = found.get(key)
+        if isinstance(body, str) and body:
+            return body
+    raise PageFault("the page has no text")
 
 
 class RolloutPages(WebAssetStore):  # type: ignore[misc]  # LiteRegistry has no type information

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 __all__ = ["PROMPT_COLUMNS", "RowFault", "answer_text", "judged_output", "normalized_row", "web_pages_of"]
@@ -29,6 +29,7 @@ def normalized_row(
     prompt_columns: Sequence[str] = PROMPT_COLUMNS,
     system_prompt: str | None = None,
     few_shot: Sequence[Mapping[str, Any]] = (),
+    template: Callable[[str], list[dict[str, Any]]] | None = None,
 ) -> dict[str, Any]:
     """Check one row and give it a message-list ``prompt``; every other column keeps its value and type.
 
@@ -37,6 +38,7 @@ def normalized_row(
         prompt_columns: Where the prompt is looked for.
         system_prompt: The system message of prompts that do not begin with one.
         few_shot: Messages put before a prompt that is plain text.
+        template: Makes the prompt of a row that has a ``question`` and no prompt of its own.
 
     Raises:
         RowFault: A column that no rollout could work with.
@@ -44,8 +46,10 @@ def normalized_row(
     if not isinstance(row, Mapping):
         raise RowFault("row", f"expected an object, found {_kind(row)}")
     checked = dict(row)
-    prompt, was_text = _prompt(row, prompt_columns)
-    if was_text:
+    prompt, was_text, column = _prompt(row, prompt_columns)
+    if column == "question" and was_text and template is not None:
+        prompt = template(str(row["question"]).strip())
+    elif was_text:
         prompt = [*map(dict, few_shot), *prompt]
     if system_prompt is not None and prompt[0]["role"] != "system":
         prompt = [{"role": "system", "content": system_prompt}, *prompt]
@@ -142,19 +146,19 @@ def _info(given: Any) -> Any:
     return info if given is None else given
 
 
-def _prompt(row: Mapping[str, Any], columns: Sequence[str]) -> tuple[list[dict[str, Any]], bool]:
-    """The prompt messages, and whether they were plain text."""
+def _prompt(row: Mapping[str, Any], columns: Sequence[str]) -> tuple[list[dict[str, Any]], bool, str]:
+    """The prompt messages, whether they were plain text, and the column they come from."""
     for column in columns:
         value = row.get(column)
         if isinstance(value, str) and value.strip():
-            return [{"role": "user", "content": value}], True
+            return [{"role": "user", "content": value}], True, column
         if isinstance(value, list | tuple) and value:
             messages = [_message(column, number, message) for number, message in enumerate(value, start=1)]
             if column == "messages" and messages[-1]["role"] == "assistant":
                 raise RowFault(
                     column, "ends with an assistant message, so the answer would be part of the prompt; give 'prompt'"
                 )
-            return messages, False
+            return messages, False, column
         if value is not None and not isinstance(value, str | list | tuple):
             raise RowFault(column, f"expected text or a list of messages, found {_kind(value)}")
     raise RowFault("prompt", f"missing or empty; accepted columns are {', '.join(columns)}")

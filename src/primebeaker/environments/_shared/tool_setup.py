@@ -10,7 +10,7 @@ from literegistry_tool_client import FetchClient, SubmitToolClient, TerminalExec
 
 from primebeaker.environments._shared.browsing import BrowsingTerminal
 from primebeaker.environments._shared.factory import Values
-from primebeaker.environments._shared.pages import PageFault
+from primebeaker.environments._shared.pages import PageFault, PageOutage
 from primebeaker.environments._shared.services import ServicePool, call_service, pooled
 
 __all__ = ["build_tool_clients", "page_fetcher", "terminal_client"]
@@ -77,7 +77,8 @@ def page_fetcher(values: Values, pool: ServicePool) -> Any:
         )
         if outcome.kind == "result":
             return outcome.output
-        reason = outcome.output["stderr"]
-        raise PageFault("service unavailable" if outcome.kind == "service" else reason)
+        if outcome.kind == "service":
+            raise PageOutage("service unavailable")
+        raise PageFault(outcome.output["stderr"])
 
     return fetch

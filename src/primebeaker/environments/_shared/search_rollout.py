@@ -1,0 +1,285 @@
+"""Rollouts of the search environments: every call is judged by itself, and the final message is the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from literegistry_tool_client import SearchClient
+
+from primebeaker.environments._shared.behaviour import Behaviour, Message, Reward, State, StopRule
+from primebeaker.environments._shared.browsing import BrowsingTerminal
+from primebeaker.environments._shared.commands import is_fetchable, stage_names
+from primebeaker.environments._shared.factory import Values
+from primebeaker.environments._shared.live import drop_live, live_of
+from primebeaker.environments._shared.outcomes import Outcome, failed
+from primebeaker.environments._shared.pages import PageFault, PageOutage, RolloutPages
+from primebeaker.environments._shared.results import terminal_content
+from primebeaker.environments._shared.rows import web_pages_of
+from primebeaker.environments._shared.search_tools import search_text, visited_page
+from primebeaker.environments._shared.services import OutageLog, ServicePool, call_service, pooled, watch_outcomes
+from primebeaker.environments._shared.thinking import LONG_TEXT, visible_text
+from primebeaker.environments._shared.tool_calls import BrokenCall, ToolCall, message_calls
+from primebeaker.environments._shared.tool_rollout import MOST_CONCURRENT_CALLS
+from primebeaker.environments._shared.tool_setup import page_fetcher, terminal_client
+from primebeaker.environments._shared.tool_specs import check_call, parameter_schemas
+
+__all__ = ["SearchBehaviour", "Shown"]
+
+
+class Shown:
+    """What one call came to: the text for the model, and who is to blame."""
+
+    __slots__ = ("argument_error", "call", "outcome", "text")
+
+    def __init__(
+        self, call: ToolCall | BrokenCall, outcome: Outcome, text: str, *, argument_error: bool = False
+    ) -> None:
+        self.call = call
+        self.outcome = outcome
+        self.text = text
+        self.argument_error = argument_error
+
+
+def _called_beyond_budget(env: Any, state: State) -> bool:
+    return bool(state.get("primebeaker_calls_beyond_budget"))
+
+
+def _no_tools_called(env: Any, state: State) -> bool:
+    return bool(state["trajectory"]) and not live_of(state).calls
+
+
+class SearchBehaviour(Behaviour):
+    """Search rollouts.
+
+    Args:
+        environment: The canonical name, for messages.
+        rewards: How a finished rollout is scored.
+        values: The checked arguments.
+        final_warning: What comes with the answer to the last allowed call.
+        pool: Connections and request slots.
+    """
+
+    stops: Sequence[StopRule] = (
+        StopRule("stop_after_tool_budget", _called_beyond_budget, priority=10),
+        StopRule("no_tools_called", _no_tools_called),
+    )
+
+    def __init__(
+        self, environment: str, *, rewards: Sequence[Reward], values: Values, final_warning: str, pool: ServicePool
+    ) -> None:
+        self.environment = environment
+        self.rewards = rewards
+        self.pool = pool
+        self.final_warning = final_warning
+        self.outages = OutageLog(environment)
+        self._search = pooled(
+            SearchClient,
+            pool,
+            values["search_server_url"],
+            model_path=values["local_search_model_path"] or None,
+            timeout=values["timeout"],
+        )
+        pages = {
+            "fetch_server_url": None,
+            "fetch_timeout": values["timeout"],
+            "fetch_max_retries": values["max_retries"],
+            "fetch_max_content_length": None,
+            "local_search_server_url": values["search_server_url"],
+            "local_search_model_path": values["local_search_model_path"] or None,
+        }
+        self._fetch = page_fetcher(pages, pool)
+        self._webterminal: BrowsingTerminal | None = None
+        if "terminal_server_url" in values:
+            terminal = terminal_client(values, pool)
+
+            async def run(command: str, contents: str) -> Any:
+                return await terminal.execute(command=command, contents=contents)
+
+            self._webterminal = BrowsingTerminal(run, self._fetch, page_limit=values["webterminal_max_content_length"])
+
+    async def setup(self, env: Any, state: State) -> None:
+        """Start the counters and the page store."""
+        live = live_of(state)
+        self.pool.acquire()
+        live.holds_pool = True
+        live.pages = RolloutPages(web_pages_of(state["input"]) if self._webterminal is not None else None)
+        state["search_agent_tool_call_count"] = 0
+        state["search_agent_final_warning_sent"] = False
+        state["search_agent_token_budget_warning_sent"] = False
+        state["search_agent_turn_budget_warning_sent"] = False
+        state["search_agent_model_caused_terminal_stderr_count"] = 0
+        state["search_agent_infrastructure_error_count"] = 0
+
+    async def observe(self, env: Any, state: State, message: Message) -> None:
+        """Find the calls of a reply."""
+        live = live_of(state)
+        live.schemas = parameter_schemas(env.tool_defs, {})
+
+        def read() -> list[ToolCall | BrokenCall]:
+            return message_calls(message, live.schemas)
+
+        long = len(visible_text(message)) > LONG_TEXT
+        live.calls = await asyncio.to_thread(read) if long else read()
+        spent = state["search_agent_tool_call_count"] >= env.max_tool_calls
+        state["primebeaker_calls_beyond_budget"] = bool(live.calls) and spent
+
+    async def respond(self, env: Any, state: State) -> list[Message]:
+        """Run the admitted calls and answer every one."""
+        live = live_of(state)
+        left = env.max_tool_calls - state["search_agent_tool_call_count"]
+        admitted, refused = live.calls[:left], live.calls[left:]
+        slots = asyncio.Semaphore(MOST_CONCURRENT_CALLS)
+
+        async def run(call: ToolCall | BrokenCall) -> Shown:
+            async with slots:
+                return await self._run(env, state, call)
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(run(call)) for call in admitted]
+        messages = []
+        outcomes = []
+        for task in tasks:
+            shown = task.result()
+            state["search_agent_tool_call_count"] += 1
+            self._count(state, shown)
+            outcomes.append((shown.call.name or "tool", shown.outcome))
+            text = "\n\n".join([shown.text, *self._warnings(env, state)])
+            messages.append(self._answer(state, shown.call, text))
+        for call in refused:
+            text = f"the budget of {env.max_tool_calls} tool calls is spent; this call was not run"
+            messages.append(self._answer(state, call, text))
+        watch_outcomes(self.environment, env, state, live, self.outages, outcomes)
+        return messages
+
+    def _answer(self, state: State, call: ToolCall | BrokenCall, text: str) -> Message:
+        live = live_of(state)
+        live.answered += 1
+        name = call.name if isinstance(call, ToolCall) else "call"
+        id = call.id or f"{name}_{live.answered}"
+        return {"role": "tool", "tool_call_id": id, "name": call.name or "call", "content": text}
+
+    async def _run(self, env: Any, state: State, call: ToolCall | BrokenCall) -> Shown:
+        live = live_of(state)
+        if isinstance(call, BrokenCall):
+            return _argument_error(call, f"{call.name or 'tool call'}: {call.problem}")
+        definitions = {definition.name for definition in env.tool_defs}
+        if call.name not in definitions:
+            text = f"{call.name}: unknown tool; available: {', '.join(sorted(definitions))}"
+            return Shown(call, Outcome("unknown_tool", failed("result", text).output), text)
+        # Only this package may name the page store.
+        arguments = {key: value for key, value in call.arguments.items() if key != "asset_store"}
+        if call.name == "search":
+            arguments.setdefault("num_results", 10)
+        schema = live.schemas.get(call.name, {})
+        arguments, finding = check_call(call.name, arguments, schema)
+        if finding is not None:
+            return _argument_error(call, finding.text)
+        if call.name == "search":
+            return await self._run_search(env, call, arguments)
+        if call.name == "visit":
+            return await self._run_visit(env, live.pages, call, arguments["url"].strip())
+        return await self._run_webterminal(env, live.pages, call, arguments["command"])
+
+    async def _run_search(self, env: Any, call: ToolCall, arguments: Mapping[str, Any]) -> Shown:
+        outcome = await call_service(
+            "search",
+            lambda: self._search.execute(query=arguments["query"], num_results=arguments["num_results"]),
+            slot=self.pool.tool_slot(),
+            attempts=env.max_retries,
+        )
+        if outcome.kind == "result":
+            return Shown(call, outcome, search_text(arguments["query"], outcome.output))
+        return Shown(call, outcome, _failure_text("search", outcome))
+
+    async def _run_visit(self, env: Any, pages: RolloutPages, call: ToolCall, url: str) -> Shown:
+        if not is_fetchable(url):
+            return _argument_error(call, "visit: url must be an http or https URL with a host and without user info")
+
+        async def fetch(url: str) -> Any:
+            page = visited_page(await self._fetch(url), env.visit_max_content_length)
+            return {"success": True, "data": {"content": page}}
+
+        try:
+            async with self.pool.tool_slot():
+                text, _ = await pages.page(url, fetch, None)
+        except PageOutage:
+            outcome = failed("service", "visit: service unavailable")
+            return Shown(call, outcome, str(outcome.output["stderr"]))
+        except PageFault as fault:
+            return Shown(call, failed("result", str(fault)), f"visit: {url}: {fault}")
+        return Shown(call, Outcome("result", {"stdout": text}), text)
+
+    async def _run_webterminal(self, env: Any, pages: RolloutPages, call: ToolCall, command: str) -> Shown:
+        terminal = self._webterminal
+        if terminal is None:
+            raise TypeError("webterminal is offered without a terminal")
+        outcome = await call_service(
+            "webterminal",
+            lambda: terminal.execute(command=command, contents="", asset_store=pages),
+            slot=self.pool.tool_slot(),
+            attempts=env.max_retries,
+        )
+        if outcome.kind == "service" and "execution_time" not in outcome.output:
+            return Shown(call, outcome, _failure_text("webterminal", outcome))
+        return Shown(call, outcome, terminal_content(outcome.output))
+
+    def _count(self, state: State, shown: Shown) -> None:
+        if shown.outcome.kind == "service":
+            state["search_agent_infrastructure_error_count"] += 1
+        if shown.call.name != "webterminal" or not isinstance(shown.outcome.output.get("stderr"), str):
+            return
+        command = shown.call.arguments.get("command") if isinstance(shown.call, ToolCall) else None
+        browses = isinstance(command, str) and stage_names(command)[:1] == ["browse"]
+        blamed = shown.argument_error or (shown.outcome.kind in ("result", "model") and not browses)
+        if blamed and shown.outcome.output["stderr"].strip():
+            state["search_agent_model_caused_terminal_stderr_count"] += 1
+
+    def _warnings(self, env: Any, state: State) -> list[str]:
+        """Warnings that come with the answer of the call that was just counted, each once a rollout."""
+        warnings = []
+        most, fraction = env.max_total_completion_tokens, env.token_budget_warning_fraction
+        if most > 0 and fraction is not None and not state["search_agent_token_budget_warning_sent"]:
+            usage = env.get_state_usage(state) or {}
+            left = max(0, most - math.ceil(usage.get("output_tokens", 0)))
+            if left <= math.floor(most * fraction):
+                state["search_agent_token_budget_warning_sent"] = True
+                warnings.append(_budget_warning("completion tokens", left, most, fraction))
+        fraction = env.turn_budget_warning_fraction
+        if fraction is not None and not state["search_agent_turn_budget_warning_sent"]:
+            left = max(0, env.max_turns - len(state["trajectory"]))
+            if left <= max(1, math.floor(env.max_turns * fraction)):
+                state["search_agent_turn_budget_warning_sent"] = True
+                warnings.append(_budget_warning("turns", left, env.max_turns, fraction))
+        if state["search_agent_tool_call_count"] >= env.max_tool_calls and not state["search_agent_final_warning_sent"]:
+            state["search_agent_final_warning_sent"] = True
+            warnings.append(self.final_warning)
+        return warnings
+
+    async def cleanup(self, env: Any, state: State) -> None:
+        """Drop the pages and give the connections up."""
+        live = live_of(state)
+        drop_live(state)
+        if live.holds_pool:
+            await self.pool.release()
+
+    async def teardown(self, env: Any) -> None:
+        """Close the connections."""
+        await self.pool.close()
+
+
+def _argument_error(call: ToolCall | BrokenCall, text: str) -> Shown:
+    outcome = failed("model", text)
+    return Shown(call, outcome, str(outcome.output["stderr"]), argument_error=True)
+
+
+def _failure_text(tool: str, outcome: Outcome) -> str:
+    reason = str(outcome.output.get("stderr") or "the call failed")
+    return reason if reason.startswith(f"{tool}:") else f"{tool}: {reason}"
+
+
+def _budget_warning(of: str, left: int, total: int, fraction: float) -> str:
+    share = f"{100 * fraction:.6g}%"
+    return f"Only {left} of {total} {of} remain, which is {share} or less of the budget. Come to an answer soon."

@@ -1,0 +1,14 @@
+"""``search-agent-webterminal-judge``: web search and a page terminal, scored by a judge."""
+
+from __future__ import annotations
+
+from primebeaker.environments._shared.search_declaration import search_environment
+
+__all__ = ["SPEC", "load_environment"]
+
+SPEC, load_environment = search_environment(
+    "search-agent-webterminal-judge",
+    "Answer a question by web search, reading pages through a terminal; scored by a judge.",
+    visits=False,
+    judged=True,
+)

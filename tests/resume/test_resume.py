@@ -15,6 +15,7 @@ import pytest
 
 from primebeaker.resume import (
     discover_common_checkpoints,
+    plan_resume,
     render_resume_config,
     select_common_checkpoint,
 )
@@ -327,9 +328,8 @@ def test_resume_of_a_resumed_run(source, resume, beaker) -> None:
     source.age()
     code = resume("--from-experiment=01EXPERIMENT", attempt="b2")[0]
     assert code == 2, "the flag is given twice with different values"
-    from primebeaker.cli.engines import open_engine
-
-    document = resume_from_python("01EXPERIMENT", engine=open_engine("beaker"), attempt_id="b2")
+    assert plan_resume("01EXPERIMENT", attempt_id="b2").source.name == "parent-resume-step20-a1"
+    document = resume_from_python("01EXPERIMENT", attempt_id="b2")
     assert document["resume"]["experiment_name"] == "parent-resume-step20-b2"
     values = variables(json.loads(Path(document["resume"]["launch"]["spec_path"]).read_text()))
     assert values["WANDB_RUN_ID"] == "wandb1"
@@ -433,6 +433,69 @@ def test_killed_and_run_again_with_the_same_attempt(source, resume, beaker, step
     assert all(after[name] == data for name, data in shards.items())
     assert (source.output / "primebeaker_resume/broadcast_archives/a1/step_20/STABLE").exists()
     assert not (source.output / "primebeaker_resume/lock").exists()
+
+
+KILLED = """
+import os, signal, sys
+import primebeaker.cli.rl_resume
+from primebeaker.resume import run
+name, calls = {name!r}, {calls}
+target = run._Attempt if name.startswith("_") else run
+real = getattr(target, name)
+def wrapped(*words, **more):
+    global calls
+    done = real(*words, **more)
+    calls -= 1
+    if calls == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return done
+setattr(target, name, wrapped)
+from primebeaker.cli import main
+sys.exit(main(["rl", "resume", "--from-experiment=01SOURCE", "--attempt-id=a1"]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "calls"),
+    [
+        ("make_plan", 1),
+        ("refuse_active", 2),
+        ("preflight", 1),
+        ("select_again", 1),
+        ("write_manifest", 1),
+        ("move_aside", 1),
+        ("_write_files", 1),
+        ("create", 1),
+        ("write_manifest", 2),
+    ],
+)
+def test_killed_after_each_step(source, resume, beaker, name, calls) -> None:
+    """kill -9 just after a step, then the same attempt again: one child at the end, nothing lost, no lock left."""
+    beaker.answer("experiment get me/parent-resume-step20-a1", stderr="not found", code=1)
+    shards = {path: data for path, data in source.files().items() if "broadcasts" not in path}
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED.format(name=name, calls=calls)], capture_output=True, text=True, check=False
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    if name == "create":
+        # Without its receipt the engine is asked by name.
+        next(source.mount.rglob("*.receipt.json")).unlink()
+        beaker.answer("experiment get me/parent-resume-step20-a1", [{"id": "01EXPERIMENT", "jobs": []}])
+    code, document, err = resume()
+    if (name, calls) == ("write_manifest", 2):
+        assert code == 2
+        assert "attempt a1 was submitted already, as 01EXPERIMENT" in err
+    else:
+        assert code == 0, err
+        assert document["child_experiment_id"] == "01EXPERIMENT"
+    assert len(beaker.called("experiment", "create")) == 1
+    assert source.manifest()["status"] == "submitted"
+    after = source.files()
+    assert {path: after.get(path) for path in shards} == shards
+    archive = source.output / "primebeaker_resume/broadcast_archives/a1"
+    assert sorted(path.name for path in archive.iterdir()) == ["step_10", "step_20", "step_22"]
+    if (name, calls) != ("write_manifest", 2):
+        assert not (source.output / "primebeaker_resume/lock").exists()
 
 
 def test_a_child_created_before_the_kill_is_found(source, resume, beaker) -> None:

@@ -26,7 +26,7 @@ class LaunchResult:
     document: dict[str, Any]
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name not in self.document:
+        if name.startswith("_") or name == "document" or name not in self.document:
             raise AttributeError(name)
         return self.document[name]
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from primebeaker.beaker.engine import Engine
+from primebeaker.beaker.executable import BeakerExecutable
 from primebeaker.config import TomlDocument, detect_generation
 from primebeaker.errors import Mistakes, UserError
 from primebeaker.launch.facts import read_facts
@@ -80,14 +81,19 @@ class ResumePlan:
         }
 
 
-def plan_resume(from_experiment: str, *, engine: Engine, **flags: Any) -> ResumePlan:
+def plan_resume(from_experiment: str, *, engine: Engine | None = None, **flags: Any) -> ResumePlan:
     """Plan a resume with the flags of ``rl resume`` as keyword arguments (underscores, typed values).
+
+    Args:
+        from_experiment: The source's id, ``owner/name`` or local id.
+        engine: Where it lives; by default Beaker.
+        flags: The flags.
 
     Raises:
         UserError: The source cannot be resumed as asked; also a ``ValueError``.
         ExternalError: The engine does not know the source or cannot be asked.
     """
-    return make_plan(ResumeSettings(from_experiment=from_experiment, **flags), engine)
+    return make_plan(ResumeSettings(from_experiment=from_experiment, **flags), engine or BeakerExecutable())
 
 
 def make_plan(settings: ResumeSettings, engine: Engine) -> ResumePlan:

@@ -12,6 +12,7 @@ from typing import Any
 
 import primebeaker
 from primebeaker.beaker.engine import Engine, UnclearOutcome
+from primebeaker.beaker.executable import BeakerExecutable
 from primebeaker.errors import ExternalError, Interrupted, PrimeBeakerError, UserError
 from primebeaker.fileio import create_exclusively
 from primebeaker.launch.files import receipt_path, write_launch_files
@@ -28,12 +29,14 @@ from primebeaker.resume.source import ResumeSettings
 __all__ = ["dry_run", "resume", "run_resume"]
 
 
-def resume(from_experiment: str, *, engine: Engine, dry_run: bool = False, **flags: Any) -> dict[str, Any]:
+def resume(
+    from_experiment: str, *, engine: Engine | None = None, dry_run: bool = False, **flags: Any
+) -> dict[str, Any]:
     """Resume an experiment and return what ``rl resume`` prints.
 
     Args:
         from_experiment: The source's id, ``owner/name`` or local id.
-        engine: Where source and child live.
+        engine: Where source and child live; by default Beaker.
         dry_run: Only plan.
         flags: The flags of ``rl resume`` with underscores, typed.
 
@@ -42,7 +45,8 @@ def resume(from_experiment: str, *, engine: Engine, dry_run: bool = False, **fla
         ExternalError: The engine refused, or its answer is unclear.
     """
     settings = ResumeSettings(from_experiment=from_experiment, **flags)
-    return _dry_run(settings, engine) if dry_run else run_resume(settings, engine)
+    chosen = engine or BeakerExecutable()
+    return _dry_run(settings, chosen) if dry_run else run_resume(settings, chosen)
 
 
 def dry_run(settings: ResumeSettings, engine: Engine) -> dict[str, Any]:

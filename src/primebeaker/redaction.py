@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 __all__ = [
@@ -115,6 +116,7 @@ _SHAPED = re.compile(
 _WANDB_KEY = re.compile(r"(?<![0-9A-Fa-f])[0-9a-fA-F]{40}(?![0-9A-Fa-f])")
 
 
+@lru_cache(maxsize=4096)
 def holds_a_secret(key: str) -> bool:
     """Whether a string under this key of a configuration is a credential.
 

@@ -12,14 +12,15 @@ import yaml
 
 from primebeaker.redaction import MASK, mask_credentials, redact_tree
 
-__all__ = ["StoredText", "redacted_toml", "redacted_yaml", "stored_text"]
+__all__ = ["StoredText", "holds_nothing_secret", "redacted_toml", "redacted_yaml", "stored_text"]
 
 _TEXT_LIMIT = 2**20
 _TEXT_KEPT = 64 * 2**10
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _WITHHELD = "# The text is withheld: its credentials could not be taken out of it safely.\n"
 # Cheap first look: a text without any of these holds nothing to hide.
 _SUSPICIOUS = re.compile(
-    r"token|secret|passw|api|access|private|credential|cookie|authoriz|wandb|@|hf_|sk-|gh[pousr]_|AKIA", re.IGNORECASE
+    r"token(?!(?-i:s)|izer)|secret|passw|key|credential|cookie|authoriz|@|hf_|sk-|gh[pousr]_|AKIA", re.IGNORECASE
 )
 _TOML_PIECE = re.compile(
     r'"""(?:\\.|[^\\])*?"{3,5}|\'\'\'.*?\'{3,5}|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'|\#[^\n]*', re.DOTALL
@@ -32,6 +33,11 @@ class StoredText(NamedTuple):
 
     text: str
     truncated: bool
+
+
+def holds_nothing_secret(text: str) -> bool:
+    """Whether one look at the text tells that no value in it can be a credential."""
+    return _SUSPICIOUS.search(text) is None
 
 
 def stored_text(text: str) -> StoredText:
@@ -84,16 +90,24 @@ def redacted_toml(text: str, tree: dict[str, Any]) -> str:
     return _WITHHELD
 
 
-def redacted_yaml(text: str, tree: Any) -> str:
-    """The same for YAML."""
+def redacted_yaml(text: str, tree: Any, clean: Any = None) -> str:
+    """The same for YAML.
+
+    Args:
+        text: The document.
+        tree: The same, parsed.
+        clean: ``tree`` without its credentials, when it is known already.
+    """
     if not _SUSPICIOUS.search(text):
         return text
-    secrets = dict(_replacements(tree, redact_tree(tree)))
+    secrets = dict(_replacements(tree, redact_tree(tree) if clean is None else clean))
+    if not secrets and mask_credentials(text) == text:
+        return text
     pieces: list[str] = []
     at = 0
     try:
         if secrets:
-            for token in yaml.scan(text, Loader=yaml.SafeLoader):
+            for token in yaml.scan(text, Loader=_LOADER):
                 if isinstance(token, yaml.ScalarToken) and token.value in secrets:
                     start, end = token.start_mark.index, token.end_mark.index
                     pieces += [text[at:start], json.dumps(secrets[token.value], ensure_ascii=False)]
@@ -101,7 +115,7 @@ def redacted_yaml(text: str, tree: Any) -> str:
                     pieces.append("\n" if text[start:end].endswith("\n") else "")
                     at = end
         redacted = mask_credentials("".join([*pieces, text[at:]]))
-        if _is_clean(yaml.safe_load(redacted)):
+        if _is_clean(yaml.load(redacted, Loader=_LOADER)):  # noqa: S506 (the safe loader in C)
             return redacted
     except (yaml.YAMLError, ValueError):
         pass

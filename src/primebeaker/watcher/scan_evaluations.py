@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from primebeaker.redaction import mask_credentials, redact_tree
-from primebeaker.watcher.documents import redacted_yaml
+from primebeaker.watcher.documents import holds_nothing_secret, redacted_yaml
 from primebeaker.watcher.evaluations import Subject, archive_subject, subject_of
 from primebeaker.watcher.issues import issue
 from primebeaker.watcher.paths import is_below
@@ -144,14 +144,15 @@ class EvaluationScan:
             return
         self.files.counts.bytes_read += len(data)
         self.files.counts.parsed += 1
-        subject = subject_of(redact_tree(document), shown, self.files.roots.repo_root)
+        clean = document if holds_nothing_secret(text) else redact_tree(document)
+        subject = subject_of(clean, shown, self.files.roots.repo_root)
         digest = hashlib.sha256(data).hexdigest()
         kind = _OTHER if subject is None else _KIND
         self.files.writer.put_file(shown, kind, stat, now_ns=self.files.now_ns, sha256=digest)
         if subject is None:
             self.files.writer.set_issues(shown, [])
             return
-        self._examine(subject, redacted_yaml(text, document))
+        self._examine(subject, redacted_yaml(text, document, clean))
 
     def _examine(self, subject: Subject, text: str | None) -> None:
         run_dir = subject.run_dir

@@ -189,6 +189,8 @@ class EvaluationStore:
             " min_accuracy, max_accuracy, failed_runs) VALUES (?,?,?,?,?,?,?,?)",
             [(evaluation_id, *item, outcome.failed_runs.get(name, 0)) for name, item in outcome.benchmarks.items()],
         )
+        if not outcome.metrics:
+            return
         self.writer.connection.executemany(
             "INSERT INTO evaluation_metrics (evaluation_id, name, value, count) VALUES (?,?,?,?)",
             [(evaluation_id, name, value, count) for name, (value, count) in outcome.metrics.items()],

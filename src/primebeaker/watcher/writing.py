@@ -73,6 +73,7 @@ class Writer:
     _dirty: bool = False
     _next_ids: dict[str, int] = field(default_factory=dict)
     _issue_counts: dict[str, int] = field(default_factory=dict)
+    _owners: set[str] = field(default_factory=set)
     dropped_issues: dict[str, int] = field(default_factory=dict)
 
     @contextmanager
@@ -230,10 +231,14 @@ class Writer:
         """Count what is stored, so that a code never grows beyond 1,000 rows."""
         rows = self.connection.execute("SELECT code, count(*) FROM issues GROUP BY code")
         self._issue_counts = {row[0]: row[1] for row in rows}
+        self._owners = {row[0] for row in self.connection.execute("SELECT DISTINCT owner FROM issues")}
 
     def set_issues(self, owner: str, issues: Iterable[Issue]) -> None:
         """Make these the issues of one file or step; what it no longer has vanishes."""
         wanted = {(item.code, item.path, item.message): item for item in issues}
+        if not wanted and owner not in self._owners:
+            return
+        self._owners.add(owner)
         stored = {
             (row[1], row[2], row[3]): row[0]
             for row in self.connection.execute("SELECT id, code, path, message FROM issues WHERE owner = ?", (owner,))

@@ -12,6 +12,7 @@ import json
 import math
 import os
 import threading
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,8 @@ _HEARTBEAT_SECONDS = 15.0
 _POLL_SECONDS = 1.0
 _MOST_CLIENTS = 50
 _RESPONSE_LIMIT = 10 * 2**20
+_REMEMBERED = 128
+_REMEMBERED_BYTES = 16 * 2**20
 _REVALIDATE = "private, no-cache"
 
 
@@ -60,20 +63,24 @@ class Server:
         self.scan = scan
         self.metrics = MetricCache()
         self.clients = 0
-        self._answers: dict[tuple[int, str], Any] = {}
+        self._answers: OrderedDict[tuple[int, str], bytes] = OrderedDict()
+        self._size = 0
         self._lock = threading.Lock()
 
-    def remember(self, generation: int, name: str, make: Callable[[], Any]) -> Any:
-        """An answer that depends on the index alone, made once a generation."""
+    def remember(self, generation: int, name: str, make: Callable[[], bytes]) -> bytes:
+        """An answer that depends on the index alone: made once a generation, the oldest are forgotten."""
         key = (generation, name)
         with self._lock:
             if key in self._answers:
+                self._answers.move_to_end(key)
                 return self._answers[key]
         answer = make()
         with self._lock:
-            if any(known[0] != generation for known in self._answers) or len(self._answers) > 500:
-                self._answers.clear()
-            self._answers[key] = answer
+            if key not in self._answers:
+                self._answers[key] = answer
+                self._size += len(answer)
+            while self._size > _REMEMBERED_BYTES or len(self._answers) > _REMEMBERED:
+                self._size -= len(self._answers.popitem(last=False)[1])
         return answer
 
 
@@ -87,12 +94,16 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def _json(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def _encoded(value: Any) -> bytes:
     try:
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     except ValueError:
         text = json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":"))
-    body = text.encode("utf-8", "backslashreplace")
+    return text.encode("utf-8", "backslashreplace")
+
+
+def _json(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    body = value if isinstance(value, bytes) else _encoded(value)
     if len(body) > _RESPONSE_LIMIT:
         return JSONResponse({"detail": "the answer exceeds 10 MiB; ask for a smaller limit"}, 422)
     return Response(body, status, dict(headers or {}), "application/json")
@@ -121,10 +132,10 @@ def _api(server: Server, route: Route) -> Callable[[Request], Response]:
             if not more and request.headers.get("if-none-match") == tag:
                 return Response(status_code=304, headers=headers)
             context = Context(connection, query, request.path_params, server.metrics)
-            if route.path == "/api/overview":
-                answer = server.remember(generation, route.path, lambda: route.handler(context))
-            else:
+            if more or route.path.endswith("/config"):
                 answer = route.handler(context)
+            else:
+                answer = server.remember(generation, tag, lambda: _encoded(route.handler(context)))
         if isinstance(answer, PlainText):
             return Response(answer.encode("utf-8", "backslashreplace"), 200, headers, "text/plain; charset=utf-8")
         if more:
@@ -148,7 +159,10 @@ def _page(server: Server, page: pages.Page) -> Callable[[Request], Response]:
                     return Response(status_code=304, headers=headers)
                 query = check_parameters(page.parameters, _given(request))
                 context = Context(connection, query, request.path_params, server.metrics)
-                text = page.render(context, pages.Frame(server.base, request.url.path, request.url.query, generation))
+                frame = pages.Frame(server.base, request.url.path, request.url.query, generation)
+                text = server.remember(
+                    generation, tag, lambda: page.render(context, frame).encode("utf-8", "backslashreplace")
+                )
         except NotFoundError as error:
             return Response(pages.problem(server.base, "Not found", str(error)), 404, media_type="text/html")
         except DatabaseUnusableError as error:
@@ -159,7 +173,7 @@ def _page(server: Server, page: pages.Page) -> Callable[[Request], Response]:
             if not server.database.exists():
                 return Response(pages.no_database(server.base, server.database), 503, media_type="text/html")
             return Response(pages.problem(server.base, "Not understood", str(error)), 422, media_type="text/html")
-        return Response(text.encode("utf-8", "backslashreplace"), 200, headers, "text/html; charset=utf-8")
+        return Response(text, 200, headers, "text/html; charset=utf-8")
 
     return handle
 

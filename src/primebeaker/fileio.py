@@ -13,7 +13,7 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-__all__ = ["atomic_write", "atomic_write_json", "create_exclusively"]
+__all__ = ["atomic_write", "atomic_write_json", "create_exclusively", "fsync_directory"]
 
 
 def atomic_write(path: Path, data: bytes | str, *, mode: int | None = None) -> Path:
@@ -49,7 +49,7 @@ def atomic_write(path: Path, data: bytes | str, *, mode: int | None = None) -> P
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
-    _fsync_directory(target.parent)
+    fsync_directory(target.parent)
     return path
 
 
@@ -80,7 +80,7 @@ def create_exclusively(path: Path, data: bytes | str, *, mode: int = 0o666) -> b
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink()
-    _fsync_directory(path.parent)
+    fsync_directory(path.parent)
     return True
 
 
@@ -89,7 +89,8 @@ def _temporary_beside(target: Path) -> Path:
     return target.with_name(f".{target.name[:40]}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
 
 
-def _fsync_directory(directory: Path) -> None:
+def fsync_directory(directory: Path) -> None:
+    """Make renames in a directory durable, where its file system can."""
     # Some network file systems refuse to fsync a directory; the rename itself has happened.
     with contextlib.suppress(OSError):
         descriptor = os.open(directory, os.O_RDONLY)

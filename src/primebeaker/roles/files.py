@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from primebeaker.fileio import fsync_directory
 from primebeaker.roles.causes import ExitCode, RoleFault
 
 __all__ = ["DiskFaults", "Entry", "SharedFiles"]
@@ -240,7 +241,7 @@ def _write(path: Path, temporary: Path, data: bytes, mode: int) -> None:
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
-    _sync_directory(path.parent)
+    fsync_directory(path.parent)
 
 
 def _create(path: Path, temporary: Path, data: bytes) -> bool:
@@ -251,7 +252,7 @@ def _create(path: Path, temporary: Path, data: bytes) -> bool:
         return False
     finally:
         temporary.unlink(missing_ok=True)
-    _sync_directory(path.parent)
+    fsync_directory(path.parent)
     return True
 
 
@@ -261,13 +262,3 @@ def _store(temporary: Path, data: bytes, mode: int) -> None:
         stream.write(data)
         stream.flush()
         os.fsync(stream.fileno())
-
-
-def _sync_directory(directory: Path) -> None:
-    # Some network file systems refuse it; the rename itself has happened.
-    with contextlib.suppress(OSError):
-        descriptor = os.open(directory, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -5,19 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
-from primebeaker.prime_rl.checkpoint_rules import rl_rule_of
-from primebeaker.prime_rl.checkpoints import newest_complete, step_numbers
+from primebeaker.prime_rl.checkpoint_rules import CompletenessRule, rl_rule_of
 from primebeaker.prime_rl.layout import Layout
-from primebeaker.prime_rl.tables import lookup
 from primebeaker.roles import commands
 from primebeaker.roles.causes import Cause, ExitCode
 from primebeaker.roles.commands import ProcessSpec
-from primebeaker.roles.config_choice import load_values
-from primebeaker.roles.http import in_thread
 from primebeaker.roles.process_role import DONE
 from primebeaker.roles.readiness import EngineWatch
 from primebeaker.roles.rendezvous import named_ranks
@@ -31,7 +27,6 @@ __all__ = ["RLRole", "wait_for_tools"]
 
 # Trainer and orchestrator are ended first: what they talk to goes after them.
 _WAVE_FIRST, _WAVE_LATER = 0, 1
-_SUMMARY_SECONDS = 10.0
 
 
 class RLRole(TopologyRole):
@@ -42,12 +37,7 @@ class RLRole(TopologyRole):
 
     async def script(self) -> Cause:
         """The phases of the role."""
-        await self.check()
-        await self.directories()
-        await self.setup()
-        await self.programs()
-        await self.assemble()
-        await self.prepare()
+        await self.arrive()
         async with self.phase("start"):
             await self._start_all()
         async with self.phase("run"):
@@ -154,20 +144,9 @@ class RLRole(TopologyRole):
             self._engines_said = ready
             self.events.say(f"engines ready {ready}/{len(self.plan.engines)}")
 
-    async def finish(self, cause: Cause) -> None:
-        """The end of every role, and the run's summary where the leader ends well."""
-        await super().finish(cause)
-        if self.assembled and self.inputs.leads and cause.code == 0:
-            await self._bounded(self._summarise(int(cause.code)))
-
-    async def _summarise(self, code: int) -> None:
-        values = load_values(self.inputs.config_path)
-        own = lookup(values, "ckpt.output_dir") or lookup(values, "trainer.ckpt.output_dir")
-        layout = self.contract.layout(self.inputs.output_dir, ckpt_output_dir=Path(own) if own else None)
-        rule = rl_rule_of(values, generation=self.contract.generation)
-        steps = await in_thread(lambda: step_numbers(layout, rule))
-        chosen = (await in_thread(lambda: newest_complete(layout, rule))).chosen
-        await self.write_summary(code, steps[-1] if steps else None, chosen.step if chosen else None)
+    def completeness(self, values: Mapping[str, Any]) -> CompletenessRule:
+        """What a checkpoint of an RL run must have."""
+        return rl_rule_of(values, generation=self.contract.generation)
 
 
 async def wait_for_tools(role: Any, layout: Layout) -> None:

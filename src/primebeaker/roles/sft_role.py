@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
+from collections.abc import Mapping
+from typing import Any
 
-from primebeaker.errors import UserError
-from primebeaker.prime_rl.checkpoint_rules import sft_rule
-from primebeaker.prime_rl.checkpoints import newest_complete, step_numbers
+from primebeaker.prime_rl.checkpoint_rules import CompletenessRule, sft_rule
 from primebeaker.prime_rl.tables import lookup
 from primebeaker.roles import commands
 from primebeaker.roles.causes import Cause, ExitCode
 from primebeaker.roles.config_choice import load_values
-from primebeaker.roles.http import in_thread
 from primebeaker.roles.process_role import DONE
 from primebeaker.roles.rendezvous import named_ranks, utc_now
 from primebeaker.roles.stale import Move, move_aside
@@ -32,12 +30,7 @@ class SFTRole(TopologyRole):
     async def script(self) -> Cause:
         """The phases of the role."""
         self._others_ended = asyncio.Event()
-        await self.check()
-        await self.directories()
-        await self.setup()
-        await self.programs()
-        await self.assemble()
-        await self.prepare()
+        await self.arrive()
         async with self.phase("start"):
             await self._start_trainer()
         async with self.phase("run"):
@@ -108,19 +101,6 @@ class SFTRole(TopologyRole):
         if len(watch.statuses) == self.inputs.nodes - 1:
             self._others_ended.set()
 
-    async def finish(self, cause: Cause) -> None:
-        """The end of every role, and the run's summary where the leader ends well."""
-        await super().finish(cause)
-        if self.assembled and self.inputs.leads and cause.code == 0:
-            await self._bounded(self._summarise(int(cause.code)))
-
-    async def _summarise(self, code: int) -> None:
-        own = lookup(load_values(self.inputs.config_path), "ckpt.output_dir")
-        layout = self.contract.layout(self.inputs.output_dir, ckpt_output_dir=Path(own) if own else None)
-        try:
-            steps = await in_thread(lambda: step_numbers(layout, sft_rule()))
-            chosen = (await in_thread(lambda: newest_complete(layout, sft_rule()))).chosen
-        except UserError as error:
-            self.events.say(f"the checkpoints cannot be read: {error}")
-            return
-        await self.write_summary(code, steps[-1] if steps else None, chosen.step if chosen else None)
+    def completeness(self, values: Mapping[str, Any]) -> CompletenessRule:
+        """What a checkpoint of an SFT run must have."""
+        return sft_rule()

@@ -10,14 +10,18 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
+from primebeaker.errors import UserError
 from primebeaker.fileio import atomic_write_json
+from primebeaker.prime_rl.checkpoint_rules import CompletenessRule
+from primebeaker.prime_rl.checkpoints import newest_complete, step_numbers
 from primebeaker.prime_rl.contract import CONTRACTS, Contract
 from primebeaker.prime_rl.layout import Layout
 from primebeaker.prime_rl.subconfigs import digest
+from primebeaker.prime_rl.tables import lookup
 from primebeaker.roles import phases
 from primebeaker.roles.causes import Cause, ExitCode, RoleFault
 from primebeaker.roles.config_choice import choose_config, contract_of, engine_plan, load_values
@@ -65,6 +69,15 @@ class TopologyRole(ProcessRole):
     _files_until = 0.0
     started_at = ""
     prepared: dict[str, Any]
+
+    async def arrive(self) -> None:
+        """Everything up to the moment when processes may be started."""
+        await self.check()
+        await self.directories()
+        await self.setup()
+        await self.programs()
+        await self.assemble()
+        await self.prepare()
 
     async def check(self) -> None:
         """Phase 1: everything the role is told, before anything is created."""
@@ -369,6 +382,8 @@ class TopologyRole(ProcessRole):
         if not superseded and self.publishing:
             await self._bounded(self._leave(cause, first))
         self.first_cause = first or cause
+        if self.assembled and self.inputs.leads and cause.code == ExitCode.DONE:
+            await self._bounded(self._summarise(int(cause.code)))
         if self.publishing and not superseded:
             await in_thread(lambda: self.events.close(self.paths.early_log(self.rank)))
 
@@ -420,16 +435,30 @@ class TopologyRole(ProcessRole):
 
         self.background(make())
 
-    async def write_summary(self, code: int, last_step: int | None, complete: int | None) -> None:
-        """Leave the run's summary in the output directory (leader only)."""
+    def completeness(self, values: Mapping[str, Any]) -> CompletenessRule:
+        """What a checkpoint of this kind of run must have."""
+        raise AssertionError("a topology role knows its checkpoints")
+
+    async def _summarise(self, code: int) -> None:
+        """Leave the run's summary in the output directory."""
+        values = load_values(self.inputs.config_path)
+        own = lookup(values, "ckpt.output_dir") or lookup(values, "trainer.ckpt.output_dir")
+        layout = self.contract.layout(self.inputs.output_dir, ckpt_output_dir=Path(own) if own else None)
+        rule = self.completeness(values)
+        try:
+            steps = await in_thread(lambda: step_numbers(layout, rule))
+            chosen = (await in_thread(lambda: newest_complete(layout, rule))).chosen
+        except UserError as error:
+            self.events.say(f"the checkpoints cannot be read: {error}")
+            return
         summary = {
             "launch_id": self.inputs.launch_id,
             "epoch": self.epoch.epoch,
             "started_at": self.started_at,
             "ended_at": utc_now(),
             "code": code,
-            "last_step": last_step,
-            "complete_checkpoint": complete,
+            "last_step": steps[-1] if steps else None,
+            "complete_checkpoint": chosen.step if chosen else None,
         }
         path = self.inputs.output_dir / "primebeaker_run_summary.json"
         await self.files.run(lambda: atomic_write_json(path, summary))

@@ -3,7 +3,7 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
@@ -12,7 +12,10 @@ from primebeaker.cli.launching import RLLaunchOptions, explain_unknown_flags, la
 from primebeaker.cli.output import Result
 from primebeaker.errors import UserError
 
-__all__ = ["rehearse"]
+if TYPE_CHECKING:
+    from primebeaker.rehearsal.options import RehearsalOptions
+
+__all__ = ["RehearsalFlags", "rehearsal_options", "rehearse", "tell"]
 
 _REHEARSAL = "Rehearsal"
 _ELSEWHERE = {
@@ -23,12 +26,9 @@ _ELSEWHERE = {
 
 
 @dataclass(kw_only=True)
-class RehearseOptions(RLLaunchOptions):
-    """The flags of ``rehearse``: those of a launch, and its own."""
+class RehearsalFlags:
+    """How to rehearse, apart from what."""
 
-    kind: Annotated[
-        str | None, choice("Which kind of training.", ("sft", "rl"), panel="Input", default="from the TOML")
-    ] = None
     steps: Annotated[
         int | None, integer("Training steps.", least=1, panel=_REHEARSAL, default="max_steps, at most 4")
     ] = None
@@ -55,10 +55,18 @@ class RehearseOptions(RLLaunchOptions):
     seed: Annotated[int, integer("Seeds everything random.", least=0, panel=_REHEARSAL, default="0")] = 0
 
 
+@dataclass(kw_only=True)
+class RehearseOptions(RLLaunchOptions, RehearsalFlags):
+    """The flags of ``rehearse``: those of a launch, and its own."""
+
+    kind: Annotated[
+        str | None, choice("Which kind of training.", ("sft", "rl"), panel="Input", default="from the TOML")
+    ] = None
+
+
 def rehearse(options: Annotated[RehearseOptions | None, Parameter(name="*")] = None) -> Result:
     """Run the whole launch on this machine with CPU stand-ins for the GPU programs, and report."""
     from primebeaker.config import TomlDocument, kind_of_toml
-    from primebeaker.rehearsal.options import RehearsalOptions
     from primebeaker.rehearsal.report import exit_code
     from primebeaker.rehearsal.report_text import report_text
     from primebeaker.rehearsal.run import rehearse as run
@@ -69,21 +77,32 @@ def rehearse(options: Annotated[RehearseOptions | None, Parameter(name="*")] = N
     report = run(
         "rl" if kind == "rl" else "sft",
         settings,
-        RehearsalOptions(
-            steps=options.steps,
-            rollouts=options.rollouts,
-            examples=options.examples,
-            keep=options.keep,
-            work_dir=options.work_dir,
-            faults=options.fault,
-            model=_model(options.model or "bandit"),
-            no_rollouts=options.no_rollouts,
-            timeout=options.timeout,
-            seed=options.seed,
-        ),
-        progress=_tell,
+        rehearsal_options(options),
+        progress=tell,
     )
     return Result(report, text=lambda: report_text(report), exit_code=exit_code(report))
+
+
+def rehearsal_options(options: RehearsalFlags) -> "RehearsalOptions":
+    """The flags as the library takes them.
+
+    Raises:
+        UserError: ``--model`` is nothing that can answer.
+    """
+    from primebeaker.rehearsal.options import RehearsalOptions
+
+    return RehearsalOptions(
+        steps=options.steps,
+        rollouts=options.rollouts,
+        examples=options.examples,
+        keep=options.keep,
+        work_dir=options.work_dir,
+        faults=options.fault,
+        model=_model(options.model or "bandit"),
+        no_rollouts=options.no_rollouts,
+        timeout=options.timeout,
+        seed=options.seed,
+    )
 
 
 def _model(value: str) -> str:
@@ -94,7 +113,8 @@ def _model(value: str) -> str:
     raise UserError(f"--model = {value!r}: expected bandit, scripted, scripted:FILE (an existing file) or a URL")
 
 
-def _tell(line: str) -> None:
+def tell(line: str) -> None:
+    """Write one line of progress to stderr."""
     sys.stderr.write(f"rehearsal: {line}\n")
     sys.stderr.flush()
 

@@ -13,6 +13,7 @@ from primebeaker.cli.app import new_app
 from primebeaker.cli.engines import open_engine
 from primebeaker.cli.flags import boolean, path
 from primebeaker.cli.output import OutputOptions, Result, warn
+from primebeaker.cli.rehearse import RehearsalFlags, rehearsal_options, tell
 from primebeaker.cli.stack_engine import beaker_directory, engine_parameter
 from primebeaker.errors import UserError
 
@@ -51,6 +52,13 @@ class LaunchOptions(ConfigOptions):
     force: Annotated[
         bool, boolean("Launch although an earlier run of the output directory is active.", name="force")
     ] = False
+
+
+@dataclass(kw_only=True)
+class RehearseRunOptions(OutputOptions, RehearsalFlags):
+    """The flags of ``run rehearse``."""
+
+    config: Annotated[Path | None, path("The run YAML.", panel="Input")] = None
 
 
 @dataclass(kw_only=True)
@@ -100,6 +108,20 @@ def launch(options: Annotated[LaunchOptions | None, Parameter(name="*")] = None)
         plan, warnings = preflight_run(plan, engine)
         warn(warnings)
     return Result(launch_run(plan, engine, beaker_directory=beaker_directory(engine), say=_say))
+
+
+@app.command
+def rehearse(options: Annotated[RehearseRunOptions | None, Parameter(name="*")] = None) -> Result:
+    """Run both on this machine, with stand-ins for the GPU programs, and report; exit 4 when something failed."""
+    from primebeaker.joint.rehearse import rehearse_run
+    from primebeaker.rehearsal.report import exit_code
+    from primebeaker.rehearsal.report_text import report_text
+
+    options = options or RehearseRunOptions()
+    if options.config is None:
+        raise UserError("--config is required", hint="give the run YAML with --config=FILE")
+    report = rehearse_run(options.config, rehearsal_options(options), progress=tell)
+    return Result(report, text=lambda: report_text(report), exit_code=exit_code(report))
 
 
 @app.command

@@ -48,8 +48,20 @@ def move_busy_ports(document: TomlDocument) -> TomlDocument:
     for key, default, width, table in wanted:
         port = document.get(key, default)
         if isinstance(port, int) and document.get(table) is not None and not is_free(port):
-            document = document.with_value(key, next_free(port + 1, width=width), create=True)
+            moved = next_free(port + 1, width=width)
+            document = document.with_value(key, moved, create=True)
+            if table == "inference":
+                document = _point_rollouts(document, port, moved)
     return document
+
+
+def _point_rollouts(document: TomlDocument, port: int, moved: int) -> TomlDocument:
+    """Send rollouts where inference listens now: Prime-RL's own default is the default port, wherever that is."""
+    key = "orchestrator.model.client.base_url"
+    urls = document.get(key, [f"http://localhost:{port}/v1"])
+    local = re.compile(rf"(https?://(?:127\.0\.0\.1|localhost)):{port}(?=/|$)")
+    listed = [local.sub(rf"\1:{moved}", str(url)) for url in (urls if isinstance(urls, list) else [urls])]
+    return document.with_value(key, listed, create=True)
 
 
 @dataclass(frozen=True)

@@ -299,3 +299,14 @@ def test_a_flag_may_stand_for_something_without_a_value(preview, words, namespac
 def test_a_positional_word_does_not_hide_the_chosen_format(app: App, capsys: pytest.CaptureFixture[str]):
     assert run(app, ["rl", "show", "x", "--format=text"]) == 0
     assert capsys.readouterr().out == "the name is x\n"
+
+
+def test_interrupted_while_the_program_starts(monkeypatch, capsys) -> None:
+    from primebeaker.cli import main
+
+    def interrupted() -> App:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("primebeaker.cli.app.build_app", interrupted)
+    assert main(["rl", "preview"]) == 130
+    assert capsys.readouterr() == ("", "primebeaker: error: interrupted\n")

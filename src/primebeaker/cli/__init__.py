@@ -13,10 +13,15 @@ def main(arguments: list[str] | None = None) -> int:
     Args:
         arguments: The words after the program's name; by default those of this process.
     """
-    from primebeaker.cli.app import build_app
-    from primebeaker.cli.run import run
+    try:
+        from primebeaker.cli.app import build_app
+        from primebeaker.cli.run import run
 
-    return run(build_app(), sys.argv[1:] if arguments is None else arguments)
+        return run(build_app(), sys.argv[1:] if arguments is None else arguments)
+    except KeyboardInterrupt:
+        # The program was still starting; from then on run() answers for it.
+        sys.stderr.write("primebeaker: error: interrupted\n")
+        return 130
 
 
 def entry_point() -> None:

@@ -4,33 +4,28 @@ import ast
 import json
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from primebeaker.cli.flags import choice, integer, number, parameter, path, repeated, text
-from primebeaker.cli.output import OutputOptions
+from primebeaker.cli.flags import integer, number, parameter, repeated, text
+from primebeaker.cli.watcher_common import DatabaseOptions, expanded
 from primebeaker.errors import UserError
 from primebeaker.watcher.roots import LIST_FIELDS, Given
 from primebeaker.watcher.update import ScanOptions
 
-__all__ = ["DatabaseOptions", "ScanFlags", "database_of"]
+__all__ = ["ScanFlags"]
 
 _NONE = ("", "()", "[]")
 _OWN = "Roots"
-
-
-def _expanded(value: str) -> str:
-    return os.path.expanduser(os.path.expandvars(value))  # noqa: PTH111 (the shell's own meaning)
 
 
 def _listed(flag: str, value: str) -> list[str]:
     """One path, or several as a JSON list or separated by commas; an existing path is never split."""
     if value.strip() in _NONE:
         return []
-    if os.path.exists(_expanded(value)):  # noqa: PTH110
-        return [_expanded(value)]
+    if os.path.exists(expanded(value)):  # noqa: PTH110
+        return [expanded(value)]
     if value.lstrip().startswith("["):
         try:
             parsed: Any = json.loads(value)
@@ -41,31 +36,13 @@ def _listed(flag: str, value: str) -> list[str]:
                 parsed = None
         if not isinstance(parsed, list) or not all(isinstance(item, str) for item in parsed):
             raise UserError(f"{flag} = {value}: expected a list of paths")
-        return [_expanded(item) for item in parsed]
-    return [_expanded(part.strip()) for part in value.split(",") if part.strip()]
+        return [expanded(item) for item in parsed]
+    return [expanded(part.strip()) for part in value.split(",") if part.strip()]
 
 
 def paths(help_text: str) -> Parameter:
     """A flag of many paths; an empty value, ``()`` or ``[]`` means none."""
     return parameter(help_text, _OWN, _listed, many=True)
-
-
-@dataclass(kw_only=True)
-class DatabaseOptions(OutputOptions):
-    """Which index."""
-
-    format: Annotated[
-        str | None, choice("How to print the result.", ("json", "text"), panel="Output", default="json")
-    ] = "json"
-    database: Annotated[Path | None, path("The index.", default="watcher.sqlite3")] = None
-
-
-def database_of(options: DatabaseOptions) -> Path:
-    """The index a command works on, absolute."""
-    chosen = options.database
-    if chosen is None:
-        return Path.cwd() / "watcher.sqlite3"
-    return Path.cwd() / _expanded(str(chosen))
 
 
 @dataclass(kw_only=True)
@@ -105,7 +82,7 @@ class ScanFlags(DatabaseOptions):
             name: None if (value := getattr(self, name)) is None else tuple(item for item in value if item)
             for name in (*LIST_FIELDS, "path_map", "exclude")
         }
-        repo_root = _expanded(self.repo_root) if self.repo_root else None
+        repo_root = expanded(self.repo_root) if self.repo_root else None
         return Given(repo_root=repo_root, wandb_entity=self.wandb_entity, **lists)
 
     def scan(self, **more: Any) -> ScanOptions:

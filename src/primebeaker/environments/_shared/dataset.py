@@ -48,6 +48,7 @@ class DatasetRules(NamedTuple):
         prompt_columns: Where the prompt is looked for.
         needs_answer: Whether a blank answer in some rows fails the load.
         template: Makes the prompt of a row that has a ``question`` and no prompt of its own.
+        prepare: Rewrites a row as it was read, from the row and its 0-based position; may raise :class:`RowFault`.
         check: Raises :class:`RowFault` for what else is wrong; returns the row, changed or not.
         all_or_none: Something else that either all rows have or none.
         system_prompt: The system message of prompts that do not begin with one.
@@ -57,6 +58,7 @@ class DatasetRules(NamedTuple):
     prompt_columns: Sequence[str] = PROMPT_COLUMNS
     needs_answer: bool = True
     template: Callable[[str], list[dict[str, Any]]] | None = None
+    prepare: Callable[[Mapping[str, Any], int], Mapping[str, Any]] | None = None
     check: Callable[[dict[str, Any]], dict[str, Any]] | None = None
     all_or_none: AllOrNone | None = None
     system_prompt: str | None = None
@@ -85,7 +87,7 @@ def load_rows(environment: str, dataset: str, split: str, rules: DatasetRules | 
     rules = rules or DatasetRules()
     source = open_source(dataset, split)
     warnings: list[str] = []
-    kept = _chosen_split(source, split, [_read(row, rules) for row in source.rows], warnings)
+    kept = _chosen_split(source, split, [_read(row, rules, number) for number, row in enumerate(source.rows)], warnings)
     faults = [f"{row.place}: {row.fault}" for row in kept if row.fault is not None]
     if rules.needs_answer and not all(row.answered for row in kept):
         if any(row.answered for row in kept):
@@ -127,13 +129,15 @@ class _ReadRow(NamedTuple):
     complete: bool = False
 
 
-def _read(row: Row, rules: DatasetRules) -> _ReadRow:
+def _read(row: Row, rules: DatasetRules, position: int) -> _ReadRow:
     value = row.value
     split = value.get("split") if isinstance(value, Mapping) else None
     split = split if isinstance(split, str) else None
     if row.problem is not None:
         return _ReadRow(row.place, split, None, False, b"", row.problem)
     try:
+        if rules.prepare is not None and isinstance(value, Mapping):
+            value = rules.prepare(value, position)
         checked = normalized_row(
             value,
             prompt_columns=rules.prompt_columns,

@@ -18,15 +18,15 @@ from primebeaker.launch.keys import Keys
 from primebeaker.launch.names import GREATEST_NAME, beaker_name, check_beaker_name, check_launch_id
 from primebeaker.launch.plan import Extras, LaunchPlan, plan_launch
 from primebeaker.launch.preview import masked, preview
-from primebeaker.launch.settings import LaunchSettings
 from primebeaker.prime_rl.checkpoint_rules import CompletenessRule, find_layout, rl_rule_of
 from primebeaker.prime_rl.checkpoints import Selection, StepState, newest_complete, read_step, select_step
 from primebeaker.prime_rl.layout import Layout
 from primebeaker.resume.attempts import manifest_path, read_attempts
 from primebeaker.resume.checkpoints import describe
+from primebeaker.resume.inherit import inherited_settings, moved_path, registry_of
 from primebeaker.resume.moves import RESUME_DIR, Move, plan_moves
 from primebeaker.resume.render import resumed_document
-from primebeaker.resume.source import MANAGED_PLACEHOLDER, ResumeSettings, SourceLaunch, read_source
+from primebeaker.resume.source import ResumeSettings, SourceLaunch, read_source
 
 __all__ = ["ResumePlan", "make_plan", "plan_resume", "resumed_name", "select_again"]
 
@@ -105,7 +105,7 @@ def make_plan(settings: ResumeSettings, engine: Engine) -> ResumePlan:
         )
     attempt_id = check_launch_id(settings.attempt_id or uuid.uuid4().hex, "--attempt-id")
     source = read_source(engine.get(settings.from_experiment))
-    registry = _registry(settings, source)
+    registry = registry_of(settings, source)
     output_dir = _visible_output_dir(settings, source)
     warnings = list(source.warnings)
     config_path, data = _training_toml(settings, source, warnings)
@@ -127,7 +127,7 @@ def make_plan(settings: ResumeSettings, engine: Engine) -> ResumePlan:
     text = resumed_document(document, chosen.step).text
     launch = plan_launch(
         "rl",
-        _launch_settings(settings, source, generated, name, attempt_id, registry),
+        inherited_settings(settings, source, generated, name, attempt_id, registry),
         Extras(
             environment={
                 "PRIMEBEAKER_RESUME_PARENT_EXPERIMENT_ID": source.id,
@@ -183,33 +183,8 @@ def select_again(plan: ResumePlan) -> None:
         raise UserError(f"step {plan.chosen.step} changed while the resume was prepared", hint="run it again")
 
 
-def _registry(settings: ResumeSettings, source: SourceLaunch) -> str | None:
-    """The plain registry of the new launch; None when it is a secret of the source."""
-    if settings.registry is not None:
-        return settings.registry
-    create = "primebeaker services launch"
-    managed = source.managed_services
-    if managed and managed != MANAGED_PLACEHOLDER and not settings.force:
-        raise UserError(
-            f"--registry is required: the service stack {managed} of the source was stopped with it",
-            hint=f"create one with '{create}' and pass its registry",
-        )
-    if source.variables.get("REGISTRY"):
-        return source.variables["REGISTRY"]
-    if "REGISTRY" in source.secrets or any(name == "REGISTRY" for name, _ in settings.secrets):
-        return None
-    raise UserError(f"--registry is required: the source {source.id} has none", hint=f"create a stack with '{create}'")
-
-
-def _moved(settings: ResumeSettings, source: SourceLaunch, path: str) -> str:
-    """A path of the source, below ``--mount-path`` when the new launch mounts the bucket elsewhere."""
-    if settings.mount_path is None or not (path == source.mount or path.startswith(source.mount.rstrip("/") + "/")):
-        return path
-    return settings.mount_path.rstrip("/") + path.removeprefix(source.mount.rstrip("/"))
-
-
 def _visible_output_dir(settings: ResumeSettings, source: SourceLaunch) -> Path:
-    expected = Path(_moved(settings, source, source.output_dir))
+    expected = Path(moved_path(settings, source, source.output_dir))
     chosen = settings.output_dir or expected
     if not chosen.is_dir():
         raise UserError(
@@ -226,12 +201,12 @@ def _visible_output_dir(settings: ResumeSettings, source: SourceLaunch) -> Path:
 def _training_toml(settings: ResumeSettings, source: SourceLaunch, notices: list[str]) -> tuple[Path, bytes]:
     if settings.config is not None:
         return settings.config, _bytes(settings.config)
-    config = Path(_moved(settings, source, source.variables["CONFIG_PATH"]))
+    config = Path(moved_path(settings, source, source.variables["CONFIG_PATH"]))
     digest = source.variables.get("PRIMEBEAKER_CONFIG_SHA256")
     snapshot_name = source.variables.get("PRIMEBEAKER_CONFIG_SNAPSHOT")
     live = config.read_bytes() if config.is_file() else None
     if snapshot_name and digest:
-        snapshot = Path(_moved(settings, source, snapshot_name))
+        snapshot = Path(moved_path(settings, source, snapshot_name))
         if snapshot.is_file() and hashlib.sha256(data := snapshot.read_bytes()).hexdigest() == digest:
             if live is None or hashlib.sha256(live).hexdigest() != digest:
                 notices.append(
@@ -256,10 +231,10 @@ def _check_output_dir(document: TomlDocument, settings: ResumeSettings, source: 
     keys = Keys(document.path, document.values, document.line_of, mistakes)
     facts = read_facts("rl", keys, detect_generation(document.values, "rl"), name_given=True)
     mistakes.raise_if_any()
-    working_dir = settings.working_dir or Path(_moved(settings, source, source.variables["WORKING_DIR"]))
+    working_dir = settings.working_dir or Path(moved_path(settings, source, source.variables["WORKING_DIR"]))
     written = working_dir / str(facts.artifact_dir)
     same = written.resolve() == output_dir.resolve()
-    if not same and Path(_moved(settings, source, str(written))).resolve() != output_dir.resolve():
+    if not same and Path(moved_path(settings, source, str(written))).resolve() != output_dir.resolve():
         raise UserError(
             f"the run would write to {written}, the source {source.id} wrote to {output_dir}",
             hint="resume needs the same output directory",
@@ -273,8 +248,8 @@ def _checkpoint_dir(document: TomlDocument, settings: ResumeSettings, source: So
     value = document.get("ckpt.output_dir")
     if not isinstance(value, str) or value == "None":
         return None
-    working_dir = settings.working_dir or Path(_moved(settings, source, source.variables["WORKING_DIR"]))
-    return Path(_moved(settings, source, str(working_dir / value)))
+    working_dir = settings.working_dir or Path(moved_path(settings, source, source.variables["WORKING_DIR"]))
+    return Path(moved_path(settings, source, str(working_dir / value)))
 
 
 def _select(layout: Layout, rule: CompletenessRule, step: int | None) -> Selection:
@@ -332,79 +307,3 @@ def _repeated_attempts(output_dir: Path, layout: Layout, rule: CompletenessRule,
     )
     mend = f"; the complete step before it is {earlier} (--resume-step={earlier})" if earlier is not None else ""
     return [f"{len(tries)} attempts from step {step} ended without a newer complete step{mend}"]
-
-
-def _launch_settings(
-    settings: ResumeSettings, source: SourceLaunch, toml: Path, name: str, attempt_id: str, registry: str | None
-) -> LaunchSettings:
-    """The source's settings with the overrides applied."""
-    image = settings.image or source.image
-    if image is None:
-        raise UserError(f"{source.id}: its image is not known", hint="pass --image")
-    clusters = settings.clusters or source.clusters
-    if not clusters:
-        raise UserError(f"{source.id}: its clusters are not known", hint="pass --cluster")
-    run_id = settings.wandb_run_id or source.wandb_run_id
-    if run_id is None:
-        raise UserError(f"{source.id}: its W&B run is not known", hint="pass --wandb-run-id")
-    given = dict(settings.secrets)
-    secrets = {
-        variable: secret
-        for variable, secret in source.secrets.items()
-        if variable not in ("WANDB_API_KEY", "HF_TOKEN", "BEAKER_TOKEN")
-        and not (variable == "REGISTRY" and registry is not None)
-    }
-
-    def default_secret(variable: str, flag: str | None) -> str | None:
-        if flag is not None or variable in given:
-            return flag
-        return source.secrets.get(variable, "none")
-
-    def place(flag: Path | None, variable: str) -> Path:
-        return flag or Path(_moved(settings, source, source.variables[variable]))
-
-    return LaunchSettings(
-        toml=toml,
-        image=image,
-        workspace=settings.workspace or source.workspace,
-        clusters=clusters,
-        priority=settings.priority or source.priority,
-        min_runtime_hours=source.min_runtime_hours
-        if settings.min_runtime_hours is None
-        else settings.min_runtime_hours,
-        mount_path=settings.mount_path or source.mount,
-        dataset=settings.dataset or source.bucket,
-        working_dir=place(settings.working_dir, "WORKING_DIR"),
-        scratch_dir=place(settings.scratch_dir, "SCRATCH"),
-        home_dir=place(settings.home_dir, "HOME"),
-        wandb_secret=default_secret("WANDB_API_KEY", settings.wandb_secret),
-        hf_secret=default_secret("HF_TOKEN", settings.hf_secret),
-        wandb_run_id=run_id,
-        wandb_entity=settings.wandb_entity or source.variables.get("WANDB_ENTITY"),
-        environment=_merged(source.environment, settings.environment),
-        secrets=_merged(secrets, settings.secrets),
-        setup_command=settings.setup_command or source.variables.get("PRIMEBEAKER_SETUP_COMMAND"),
-        budget=settings.budget or source.budget,
-        rendezvous_timeout_seconds=settings.rendezvous_timeout_seconds
-        or source.number("RENDEZVOUS_TIMEOUT_SECONDS", 1800),
-        registry=registry,
-        gateway_port=settings.gateway_port or source.number("GATEWAY_PORT", 1212),
-        gateway_workers=settings.gateway_workers or source.number("GATEWAY_WORKERS", 8),
-        required_services=settings.required_services or source.required_services,
-        name=name,
-        launch_id=attempt_id,
-        shared_memory=settings.shared_memory or source.shared_memory,
-        memory=settings.memory or source.memory,
-        cpu_count=settings.cpu_count or source.cpu_count,
-        timeout_hours=settings.timeout_hours or source.timeout_hours,
-    )
-
-
-def _merged(source: Any, changes: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-    merged = dict(source)
-    for name, value in changes:
-        if value:
-            merged[name] = value
-        else:
-            merged.pop(name, None)
-    return tuple(merged.items())

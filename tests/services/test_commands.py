@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+
+from ..waiting import until
 
 GOOD_IMAGE = {
     "match": ["image", "get"],
@@ -184,3 +189,16 @@ def test_status_tells_tasks_and_replicas(primebeaker, recorder) -> None:
     assert [(task["name"], [replica["state"] for replica in task["replicas"]]) for task in status["tasks"]] == [
         ("terminal", ["running", "running"])
     ]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_during_the_creation_says_that_the_experiment_may_exist(number: int, recorder, tmp_path: Path) -> None:
+    recorder.answer({"match": ["experiment", "create"], "hang": 600})
+    words = ["services", "launch", "--skip-preflight", "--yes", f"--shared-dir={tmp_path / 'shared'}"]
+    with subprocess.Popen([sys.executable, "-m", "primebeaker", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:  # fmt: skip
+        until(lambda: recorder.calls, 60)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (128 + number, "")
+    assert "while beaker ran; experiment literegistry-base" in err
+    assert "may be running" in err

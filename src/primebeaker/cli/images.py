@@ -121,7 +121,8 @@ class BuildOptions(OutputOptions):
 def build(options: Annotated[BuildOptions | None, Parameter(name="*")] = None) -> Result:
     """Build an image from the tracked files of a checkout."""
     from primebeaker.images.build import BuildRequest, build_image
-    from primebeaker.services.images.tools import ending_on_signals, stream
+    from primebeaker.services.detached import ending_on_signals
+    from primebeaker.services.images.tools import stream
 
     options = options or BuildOptions()
     kind: Any = _needed("--kind", options.kind)
@@ -160,8 +161,9 @@ def publish(options: Annotated[PublishOptions | None, Parameter(name="*")] = Non
     from primebeaker.beaker.executable import BeakerExecutable, find_beaker
     from primebeaker.images.build import docker_id
     from primebeaker.images.publish import add_location, check_catalog, publish_image
+    from primebeaker.services.detached import ending_on_signals
     from primebeaker.services.images.remote import BeakerImages
-    from primebeaker.services.images.tools import ending_on_signals, stream
+    from primebeaker.services.images.tools import stream
 
     options = options or PublishOptions()
     tag, name = _needed("--tag", options.tag), _needed("--name", options.name)

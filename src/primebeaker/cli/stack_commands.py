@@ -17,6 +17,7 @@ from primebeaker.cli.stack_engine import beaker_directory, engine_parameter
 from primebeaker.cli.stack_flags import given_values, options_class, unknown_flag
 from primebeaker.errors import UserError
 from primebeaker.services.deployment import Deployment, plan_deployment
+from primebeaker.services.detached import ending_on_signals
 from primebeaker.services.preflight import preflight_stack
 from primebeaker.services.registries import directory_warnings
 from primebeaker.services.stack_file import override, read_stack_file
@@ -132,4 +133,5 @@ def _launch(native: NativeStack, options: Any) -> Result:
         warn(directory_warnings(deployment.launcher))
     if not options.skip_preflight:
         warn(preflight_stack(engine, deployment))
-    return Result(submit_stack(deployment, beaker_directory=beaker_directory(engine)).document())
+    with ending_on_signals():
+        return Result(submit_stack(deployment, beaker_directory=beaker_directory(engine)).document())

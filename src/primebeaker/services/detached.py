@@ -6,11 +6,15 @@ import contextlib
 import os
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import FrameType
 
-__all__ = ["Finished", "end_group", "run_detached"]
+from primebeaker.errors import Interrupted
+
+__all__ = ["Finished", "end_group", "ending_on_signals", "run_detached"]
 
 _POLL_SECONDS = 0.1
 
@@ -84,3 +88,26 @@ def end_group(process: subprocess.Popen[str]) -> None:
     """Kill a program that leads a session, with everything it started there."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def ending_on_signals() -> Iterator[None]:
+    """Turn SIGTERM and SIGHUP into an exception, so that everything is cleaned up as after a Ctrl-C.
+
+    Outside the main thread signals stay as they are.
+    """
+
+    def end(number: int, frame: FrameType | None) -> None:
+        interrupted = Interrupted(f"ended by {signal.Signals(number).name}")
+        interrupted.exit_code = 128 + number
+        raise interrupted
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

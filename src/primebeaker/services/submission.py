@@ -90,8 +90,10 @@ def submit_stack(
                 limit=limit,
                 hurry=hurry,
             )
-        except KeyboardInterrupt as error:
-            raise Interrupted(f"interrupted while beaker ran; {_may_exist(deployment)}") from error
+        except (KeyboardInterrupt, Interrupted) as error:
+            interrupted = Interrupted(f"{str(error) or 'interrupted'} while beaker ran; {_may_exist(deployment)}")
+            interrupted.exit_code = getattr(error, "exit_code", Interrupted.exit_code)
+            raise interrupted from error
     return _receipt(deployment, finished)
 
 

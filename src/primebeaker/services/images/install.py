@@ -16,11 +16,12 @@ from primebeaker.beaker.executable import BINARY_VARIABLE
 from primebeaker.beaker.parse import parse_json, single
 from primebeaker.beaker.process import run
 from primebeaker.errors import ExternalError, Mistakes, UserError
+from primebeaker.services.detached import ending_on_signals
 from primebeaker.services.images.remote import BeakerImages
 from primebeaker.services.images.sources import Source, checkout_source, download_source, version_notes
 from primebeaker.services.images.state import locked_state, write_state
 from primebeaker.services.images.table import StackImage, stack_images
-from primebeaker.services.images.tools import ending_on_signals, stream
+from primebeaker.services.images.tools import stream
 from primebeaker.services.stacks import STACKS, Stack, installed_version
 
 __all__ = ["InstallRequest", "Installation", "StepFailed", "check_request", "install_images", "open_images"]

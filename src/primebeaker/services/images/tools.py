@@ -9,17 +9,16 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import IO
 
 from primebeaker.beaker.process import plain_text
-from primebeaker.errors import ExternalError, Interrupted
+from primebeaker.errors import ExternalError
 from primebeaker.redaction import Redactor
 
-__all__ = ["Ended", "ending_on_signals", "stream"]
+__all__ = ["Ended", "stream"]
 
 _MOST_LINES = 40
 _GRACE_SECONDS = 10.0
@@ -109,26 +108,3 @@ def _end(process: subprocess.Popen[str]) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(grace)
             return
-
-
-@contextlib.contextmanager
-def ending_on_signals() -> Iterator[None]:
-    """Turn SIGTERM and SIGHUP into an exception, so that everything is cleaned up as after a Ctrl-C.
-
-    Outside the main thread signals stay as they are.
-    """
-
-    def end(number: int, frame: FrameType | None) -> None:
-        interrupted = Interrupted(f"ended by {signal.Signals(number).name}")
-        interrupted.exit_code = 128 + number
-        raise interrupted
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    previous = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from primebeaker.environments._shared.search_declaration import search_environment
 
 __all__ = ["SPEC", "load_environment"]
@@ -12,3 +14,12 @@ SPEC, load_environment = search_environment(
     visits=False,
     judged=True,
 )
+
+
+def __getattr__(name: str) -> Any:
+    """``WebTerminalJudgeSearchAgentEnv``, which needs Verifiers, at its first use."""
+    if name == "WebTerminalJudgeSearchAgentEnv":
+        from primebeaker.environments._shared.search_classes import WebTerminalJudgeSearchAgentEnv
+
+        return WebTerminalJudgeSearchAgentEnv
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

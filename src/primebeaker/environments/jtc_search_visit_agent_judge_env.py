@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from primebeaker.environments._shared.search_declaration import search_environment
+from typing import Any
 
-__all__ = ["SPEC", "load_environment"]
+from primebeaker.environments._shared.search_declaration import JUDGE_FINAL_WARNING, search_environment
+
+__all__ = ["JUDGE_FINAL_TOOL_CALL_WARNING", "SPEC", "load_environment"]
+
+#: What comes with the answer to the last allowed tool call.
+JUDGE_FINAL_TOOL_CALL_WARNING = JUDGE_FINAL_WARNING
 
 SPEC, load_environment = search_environment(
     "search-visit-agent-judge",
@@ -12,3 +17,12 @@ SPEC, load_environment = search_environment(
     visits=True,
     judged=True,
 )
+
+
+def __getattr__(name: str) -> Any:
+    """``GatewayJudgeClient`` and ``JudgeAnswerRubric``, which need the tool clients, at their first use."""
+    if name in ("GatewayJudgeClient", "JudgeAnswerRubric"):
+        from primebeaker.environments._shared import judging
+
+        return getattr(judging, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -194,8 +194,12 @@ def _require_answer(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _build(spec: EnvironmentSpec, values: Values, *, visits: bool, judged: bool) -> Any:
-    from primebeaker.environments._shared.judging import JudgedSearchBehaviour
-    from primebeaker.environments._shared.search_rollout import SearchBehaviour
+    from primebeaker.environments._shared.judging import (
+        GatewayJudgeClient,
+        JudgeAnswerRubric,
+        JudgedSearchBehaviour,
+    )
+    from primebeaker.environments._shared.search_rollout import SearchBehaviour, search_services
     from primebeaker.environments._shared.services import ServicePool
 
     max_turns = resolved_max_turns(values["max_turns"], values["max_tool_calls"])
@@ -210,12 +214,26 @@ def _build(spec: EnvironmentSpec, values: Values, *, visits: bool, judged: bool)
         logger.warning("%s: jina_reader_url is unused; pages come from search_server_url", spec.name)
     pool = ServicePool()
     warning = JUDGE_FINAL_WARNING if visits and judged else JSON_FINAL_WARNING
+    services = search_services(values, pool)
     behaviour: SearchBehaviour
     if judged:
-        judge_url = values["judge_server_url"] or values["search_server_url"].removesuffix("/search") + "/judge"
+        client = GatewayJudgeClient(
+            values["judge_server_url"] or values["search_server_url"].removesuffix("/search") + "/judge",
+            service_model_path=values["judge_service_model_path"],
+            timeout=values["judge_timeout"],
+            max_retries=values["judge_max_retries"],
+            pool=pool,
+        )
+        judge = JudgeAnswerRubric(
+            judge_client=client,
+            judge_model_path=values["judge_model_path"],
+            rubric_template=values["judge_rubric_template"],
+        )
         behaviour = JudgedSearchBehaviour(
-            spec.name, rewards=spec.rewards, values=values, judge_url=judge_url, final_warning=warning, pool=pool
+            spec.name, rewards=spec.rewards, services=services, final_warning=warning, pool=pool, judge=judge
         )
     else:
-        behaviour = SearchBehaviour(spec.name, rewards=spec.rewards, values=values, final_warning=warning, pool=pool)
+        behaviour = SearchBehaviour(
+            spec.name, rewards=spec.rewards, services=services, final_warning=warning, pool=pool
+        )
     return build_environment(behaviour, rows, values, max_turns=max_turns, tool_defs=spec.tools)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from literegistry_tool_client import SearchClient
+from literegistry_tool_client import SearchClient, WebTerminalExecutionClient
 
 from primebeaker.environments._shared.behaviour import Behaviour, Message, Reward, State, StopRule
-from primebeaker.environments._shared.browsing import BrowsingTerminal
-from primebeaker.environments._shared.commands import is_fetchable, stage_names
+from primebeaker.environments._shared.browsing import BrowsingTerminal, goes_to_plain_terminal
+from primebeaker.environments._shared.commands import browse_of, is_fetchable, stage_names
 from primebeaker.environments._shared.factory import Values
 from primebeaker.environments._shared.live import drop_live, live_of
 from primebeaker.environments._shared.outcomes import Outcome, failed
@@ -26,7 +26,47 @@ from primebeaker.environments._shared.tool_rollout import MOST_CONCURRENT_CALLS
 from primebeaker.environments._shared.tool_setup import page_fetcher, terminal_client
 from primebeaker.environments._shared.tool_specs import check_call, parameter_schemas
 
-__all__ = ["SearchBehaviour", "Shown"]
+__all__ = ["SearchBehaviour", "SearchServices", "search_services"]
+
+
+class SearchServices(NamedTuple):
+    """What the tools of a search environment ask.
+
+    Args:
+        search: The search client.
+        fetch: Asks the page service for a URL, for ``visit``; a failure is a :class:`PageFault`.
+        webterminal: The page terminal, when it is offered.
+        attempts: Attempts of one request; 1 for clients that repeat by themselves.
+    """
+
+    search: Any
+    fetch: Callable[[str], Awaitable[Any]]
+    webterminal: Any = None
+    attempts: int = 1
+
+
+def search_services(values: Values, pool: ServicePool) -> SearchServices:
+    """The services that the arguments of an environment name."""
+    corpus = values["local_search_model_path"] or None
+    search = pooled(SearchClient, pool, values["search_server_url"], model_path=corpus, timeout=values["timeout"])
+    pages = {
+        "fetch_server_url": None,
+        "fetch_timeout": values["timeout"],
+        "fetch_max_retries": values["max_retries"],
+        "fetch_max_content_length": None,
+        "local_search_server_url": values["search_server_url"],
+        "local_search_model_path": corpus,
+    }
+    fetch = page_fetcher(pages, pool)
+    webterminal = None
+    if "terminal_server_url" in values:
+        terminal = terminal_client(values, pool)
+
+        async def run(command: str, contents: str) -> Any:
+            return await terminal.execute(command=command, contents=contents)
+
+        webterminal = BrowsingTerminal(run, fetch, page_limit=values["webterminal_max_content_length"])
+    return SearchServices(search, fetch, webterminal, values["max_retries"])
 
 
 class Shown:
@@ -57,7 +97,7 @@ class SearchBehaviour(Behaviour):
     Args:
         environment: The canonical name, for messages.
         rewards: How a finished rollout is scored.
-        values: The checked arguments.
+        services: What the tools ask.
         final_warning: What comes with the answer to the last allowed call.
         pool: Connections and request slots.
     """
@@ -68,44 +108,27 @@ class SearchBehaviour(Behaviour):
     )
 
     def __init__(
-        self, environment: str, *, rewards: Sequence[Reward], values: Values, final_warning: str, pool: ServicePool
+        self,
+        environment: str,
+        *,
+        rewards: Sequence[Reward],
+        services: SearchServices,
+        final_warning: str,
+        pool: ServicePool,
     ) -> None:
         self.environment = environment
         self.rewards = rewards
         self.pool = pool
         self.final_warning = final_warning
         self.outages = OutageLog(environment)
-        self._search = pooled(
-            SearchClient,
-            pool,
-            values["search_server_url"],
-            model_path=values["local_search_model_path"] or None,
-            timeout=values["timeout"],
-        )
-        pages = {
-            "fetch_server_url": None,
-            "fetch_timeout": values["timeout"],
-            "fetch_max_retries": values["max_retries"],
-            "fetch_max_content_length": None,
-            "local_search_server_url": values["search_server_url"],
-            "local_search_model_path": values["local_search_model_path"] or None,
-        }
-        self._fetch = page_fetcher(pages, pool)
-        self._webterminal: BrowsingTerminal | None = None
-        if "terminal_server_url" in values:
-            terminal = terminal_client(values, pool)
-
-            async def run(command: str, contents: str) -> Any:
-                return await terminal.execute(command=command, contents=contents)
-
-            self._webterminal = BrowsingTerminal(run, self._fetch, page_limit=values["webterminal_max_content_length"])
+        self.services = services
 
     async def setup(self, env: Any, state: State) -> None:
         """Start the counters and the page store."""
         live = live_of(state)
         self.pool.acquire()
         live.holds_pool = True
-        live.pages = RolloutPages(web_pages_of(state["input"]) if self._webterminal is not None else None)
+        live.pages = RolloutPages(web_pages_of(state["input"]) if self.services.webterminal is not None else None)
         state["search_agent_tool_call_count"] = 0
         state["search_agent_final_warning_sent"] = False
         state["search_agent_token_budget_warning_sent"] = False
@@ -186,9 +209,9 @@ class SearchBehaviour(Behaviour):
     async def _run_search(self, env: Any, call: ToolCall, arguments: Mapping[str, Any]) -> Shown:
         outcome = await call_service(
             "search",
-            lambda: self._search.execute(query=arguments["query"], num_results=arguments["num_results"]),
+            lambda: self.services.search.execute(query=arguments["query"], num_results=arguments["num_results"]),
             slot=self.pool.tool_slot(),
-            attempts=env.max_retries,
+            attempts=self.services.attempts,
         )
         if outcome.kind == "result":
             return Shown(call, outcome, search_text(arguments["query"], outcome.output))
@@ -199,7 +222,7 @@ class SearchBehaviour(Behaviour):
             return _argument_error(call, "visit: url must be an http or https URL with a host and without user info")
 
         async def fetch(url: str) -> Any:
-            page = visited_page(await self._fetch(url), env.visit_max_content_length)
+            page = visited_page(await self.services.fetch(url), env.visit_max_content_length)
             return {"success": True, "data": {"content": page}}
 
         try:
@@ -213,14 +236,20 @@ class SearchBehaviour(Behaviour):
         return Shown(call, Outcome("result", {"stdout": text}), text)
 
     async def _run_webterminal(self, env: Any, pages: RolloutPages, call: ToolCall, command: str) -> Shown:
-        terminal = self._webterminal
-        if terminal is None:
-            raise TypeError("webterminal is offered without a terminal")
+        terminal = self.services.webterminal
+
+        async def request() -> Any:
+            plain = browse_of(command) is None and goes_to_plain_terminal(command, pages)
+            if plain and isinstance(terminal, WebTerminalExecutionClient):
+                # The client would take the words of "cat -n" for asset ids.
+                return await terminal.terminal_client.execute(command=command, contents="")
+            return await terminal.execute(command=command, contents="", asset_store=pages)
+
         outcome = await call_service(
             "webterminal",
-            lambda: terminal.execute(command=command, contents="", asset_store=pages),
+            request,
             slot=self.pool.tool_slot(),
-            attempts=env.max_retries,
+            attempts=self.services.attempts,
         )
         if outcome.kind == "service" and "execution_time" not in outcome.output:
             return Shown(call, outcome, _failure_text("webterminal", outcome))

@@ -13,7 +13,7 @@ from primebeaker.environments._shared.factory import Values
 from primebeaker.environments._shared.pages import PageFault, PageOutage
 from primebeaker.environments._shared.services import ServicePool, call_service, pooled
 
-__all__ = ["build_tool_clients", "page_fetcher", "terminal_client"]
+__all__ = ["build_tool_clients", "fetching", "page_fetcher", "terminal_client"]
 
 
 def build_tool_clients(tools: Iterable[str], values: Values, pool: ServicePool) -> dict[str, Any]:
@@ -67,13 +67,16 @@ def page_fetcher(values: Values, pool: ServicePool) -> Any:
         **server,
     )
 
+    return fetching(client, values["fetch_max_retries"])
+
+
+def fetching(client: Any, attempts: int) -> Any:
+    """A function that asks ``client`` for a URL; a failure is a :class:`PageFault`."""
+
     async def fetch(url: str) -> Any:
         # The call that browses holds a slot already.
         outcome = await call_service(
-            "browse",
-            lambda: client.execute(url=url),
-            slot=contextlib.nullcontext(),
-            attempts=values["fetch_max_retries"],
+            "browse", lambda: client.execute(url=url), slot=contextlib.nullcontext(), attempts=attempts
         )
         if outcome.kind == "result":
             return outcome.output

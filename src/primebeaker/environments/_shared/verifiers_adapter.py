@@ -30,7 +30,7 @@ from primebeaker.environments._shared.behaviour import (
 )
 from primebeaker.environments._shared.dataset import expanded_row
 
-__all__ = ["AdaptedEnvironment"]
+__all__ = ["AdaptedEnvironment", "infrastructure_error"]
 
 logger = logging.getLogger("primebeaker.environments")
 
@@ -242,6 +242,12 @@ async def _guarded(work: Any) -> Any:
     except Exception as error:
         logger.exception("a rollout failed")
         raise vf.Error(f"{type(error).__name__}: {error}") from error
+
+
+def infrastructure_error(text: str) -> Exception:
+    """The error of a rollout that a service failed."""
+    error: Exception = vf.InfraError(text)
+    return error
 
 
 def _run_teardown(env: AdaptedEnvironment) -> None:

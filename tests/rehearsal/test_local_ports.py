@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from primebeaker.config import TomlDocument
-from primebeaker.rehearsal.local_ports import is_free, move_busy_ports
+from primebeaker.rehearsal.local_ports import is_free, own_ports
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def busy():
 @pytest.mark.parametrize("written", ["", '[orchestrator.model.client]\nbase_url = ["http://localhost:{port}/v1"]\n'])
 def test_rollouts_follow_inference_to_its_new_port(busy, written) -> None:
     text = f"[orchestrator]\n{written.format(port=busy)}[inference.server]\nport = {busy}\n"
-    moved = move_busy_ports(TomlDocument.from_text(text))
+    moved = own_ports(TomlDocument.from_text(text), "a")
     port = moved.get("inference.server.port")
     assert port != busy and is_free(port)
     assert moved.get("orchestrator.model.client.base_url") == [f"http://localhost:{port}/v1"]
@@ -30,12 +30,20 @@ def test_rollouts_follow_inference_to_its_new_port(busy, written) -> None:
 
 def test_a_server_elsewhere_stays(busy) -> None:
     text = f'[orchestrator.model.client]\nbase_url = ["http://other:{busy}/v1"]\n[inference.server]\nport = {busy}\n'
-    moved = move_busy_ports(TomlDocument.from_text(text))
+    moved = own_ports(TomlDocument.from_text(text), "a")
     assert moved.get("orchestrator.model.client.base_url") == [f"http://other:{busy}/v1"]
 
 
-def test_free_ports_change_nothing(busy) -> None:
-    document = TomlDocument.from_text(
-        f"[inference.server]\nport = {next(p for p in range(busy + 1, busy + 200) if is_free(p))}\n"
-    )
-    assert move_busy_ports(document).text == document.text
+def test_two_rehearsals_do_not_meet() -> None:
+    """Different launches get different blocks; one launch gets the same one again."""
+    text = '[orchestrator]\n[inference]\n[weight_broadcast]\ntype = "nccl"\n'
+    first, again, second = (own_ports(TomlDocument.from_text(text), launch) for launch in ("a", "a", "b"))
+    keys = ("inference.server.port", "weight_broadcast.port", "rollout_transport.port")
+    ports = [document.get(key) for document in (first, second) for key in keys]
+    assert len(set(ports)) == 6
+    assert first.text == again.text
+
+
+def test_multi_node_roles_find_their_own_ports() -> None:
+    text = '[deployment]\ntype = "multi_node"\n[inference]\n'
+    assert own_ports(TomlDocument.from_text(text), "a").text == text

@@ -1,7 +1,8 @@
-"""Ports of a rehearsal: those of the TOML where they are free on this machine, else the next ones that are."""
+"""Ports of a rehearsal: ones that are free on this machine, so that rehearsals do not meet each other."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 import socket
 from collections.abc import Mapping
@@ -11,10 +12,15 @@ from typing import Any
 from primebeaker.config import TomlDocument
 from primebeaker.prime_rl.contract import GEN_0_7
 
-__all__ = ["GatewayPort", "free_gateway_port", "is_free", "move_busy_ports"]
+__all__ = ["GatewayPort", "free_gateway_port", "is_free", "own_ports"]
 
 _GATEWAY_PORT = 1212
 _TRIES = 200
+#: Single-node rehearsals use blocks of this many ports (inference, weights, and rollouts on two) from this range,
+#: below the ports that systems give to outgoing connections.
+_BLOCK = 4
+_FIRST_PORT = 20000
+_RANGE = 8000
 
 
 def is_free(port: int) -> bool:
@@ -36,22 +42,33 @@ def next_free(port: int, *, step: int = 1, width: int = 1) -> int:
     return port
 
 
-def move_busy_ports(document: TomlDocument) -> TomlDocument:
-    """Give a single-node run ports that are free here; multi-node roles find theirs by themselves."""
+def own_ports(document: TomlDocument, launch_id: str) -> TomlDocument:
+    """Give a single-node run ports of its own; multi-node roles find theirs by themselves.
+
+    Prime-RL's single-node launcher takes the ports as they stand in the file, so two rehearsals at once, or one beside
+    a server of somebody else's, would meet on them.
+
+    Args:
+        document: The copy that is rehearsed.
+        launch_id: Spreads rehearsals over the range.
+    """
     if document.get("deployment.type", "single_node") != "single_node":
         return document
-    ports = GEN_0_7.ports
-    wanted = (
-        ("inference.server.port", ports.router, 1, "inference"),
-        ("weight_broadcast.port", ports.nccl, 1, "weight_broadcast"),
+    offset = int(hashlib.sha256(launch_id.encode()).hexdigest(), 16) % (_RANGE // _BLOCK) * _BLOCK
+    base = next_free(_FIRST_PORT + offset, step=_BLOCK, width=_BLOCK)
+    server = document.get("inference.server.port", GEN_0_7.ports.router)
+    tables = (
+        ("inference", "inference.server.port", 0),
+        ("weight_broadcast", "weight_broadcast.port", 1),
+        ("rollout_transport", "rollout_transport.port", 2),
     )
-    for key, default, width, table in wanted:
-        port = document.get(key, default)
-        if isinstance(port, int) and document.get(table) is not None and not is_free(port):
-            moved = next_free(port + 1, width=width)
-            document = document.with_value(key, moved, create=True)
-            if table == "inference":
-                document = _point_rollouts(document, port, moved)
+    for table, key, place in tables:
+        if table == "rollout_transport" and document.get(table) is None:
+            document = document.with_value("rollout_transport.type", "zmq", create=True)
+        if document.get(table) is not None and _has_port(document, table):
+            document = document.with_value(key, base + place, create=True)
+    if document.get("inference") is not None:
+        document = _point_rollouts(document, server, base)
     return document
 
 
@@ -60,8 +77,12 @@ def _point_rollouts(document: TomlDocument, port: int, moved: int) -> TomlDocume
     key = "orchestrator.model.client.base_url"
     urls = document.get(key, [f"http://localhost:{port}/v1"])
     local = re.compile(rf"(https?://(?:127\.0\.0\.1|localhost)):{port}(?=/|$)")
-    listed = [local.sub(rf"\1:{moved}", str(url)) for url in (urls if isinstance(urls, list) else [urls])]
+    listed = [local.sub(rf"\g<1>:{moved}", str(url)) for url in (urls if isinstance(urls, list) else [urls])]
     return document.with_value(key, listed, create=True)
+
+
+def _has_port(document: TomlDocument, table: str) -> bool:
+    return table == "inference" or document.get(f"{table}.type") in ("nccl", "zmq")
 
 
 @dataclass(frozen=True)

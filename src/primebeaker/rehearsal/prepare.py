@@ -16,7 +16,7 @@ from primebeaker.launch.plan import Extras, LaunchPlan, plan_launch
 from primebeaker.launch.settings import LaunchSettings
 from primebeaker.launch.topology import Kind
 from primebeaker.local import Rehearsal
-from primebeaker.rehearsal.local_ports import free_gateway_port, move_busy_ports
+from primebeaker.rehearsal.local_ports import free_gateway_port, own_ports
 from primebeaker.rehearsal.options import RehearsalOptions, default_timeout
 from primebeaker.rehearsal.programs import install_programs
 from primebeaker.rehearsal.settings import RehearsalSettings
@@ -92,7 +92,7 @@ def prepare(kind: Kind, settings: LaunchSettings, options: RehearsalOptions) -> 
     work_dir, owned = _work_dir(options)
     try:
         copied = copy_toml(source, kind, options, work_dir=work_dir, base=base)
-        document = move_busy_ports(copied.document) if kind == "rl" else copied.document
+        document = own_ports(copied.document, checked.launch_id) if kind == "rl" else copied.document
         port = free_gateway_port(relaxed.gateway_port) if kind == "rl" and checked.topology.multi_node else None
         if port is not None:
             document = port.rewrite(document)

@@ -87,4 +87,4 @@ class ScanFlags(DatabaseOptions):
 
     def scan(self, **more: Any) -> ScanOptions:
         """How to scan."""
-        return ScanOptions(stale_minutes=self.stale_minutes, wait=self.wait, **more)
+        return ScanOptions(stale_minutes=self.stale_minutes, wait=self.wait, workers=self.workers, **more)

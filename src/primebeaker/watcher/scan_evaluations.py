@@ -6,20 +6,23 @@ import hashlib
 import os
 import posixpath
 import sqlite3
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from primebeaker.errors import Interrupted
 from primebeaker.redaction import mask_credentials, redact_tree
 from primebeaker.watcher.documents import holds_nothing_secret, redacted_yaml
 from primebeaker.watcher.evaluations import Subject, archive_subject, subject_of
-from primebeaker.watcher.issues import issue
+from primebeaker.watcher.issues import Issue, issue
 from primebeaker.watcher.paths import is_below
-from primebeaker.watcher.reading import UnreadableError, decode, parse_yaml, read_file
+from primebeaker.watcher.reading import Stat, UnreadableError, decode, parse_yaml, read_file
 from primebeaker.watcher.results import Listing, Outcome, examine, list_results
 from primebeaker.watcher.scan_files import FileScan
 from primebeaker.watcher.store_evaluations import EvaluationStore
-from primebeaker.watcher.walk import Walk
+from primebeaker.watcher.walk import Found, Walk
 from primebeaker.watcher.writing import KnownFile
 
 __all__ = ["EvaluationScan"]
@@ -41,6 +44,26 @@ class _Known(NamedTuple):
     missing: bool
 
 
+class _Result(NamedTuple):
+    """A result directory and what it says; ``outcome`` is None when its file system is gone."""
+
+    listing: Listing
+    outcome: Outcome | None
+
+
+@dataclass
+class _Prepared:
+    """One evaluation YAML, read and judged but not stored."""
+
+    stat: Stat
+    size: int = 0
+    digest: str = ""
+    subject: Subject | None = None
+    text: str | None = None
+    result: _Result | None = None
+    problem: Issue | None = None
+
+
 @dataclass
 class EvaluationScan:
     """Examines every evaluation whose YAML or result files changed.
@@ -49,11 +72,13 @@ class EvaluationScan:
         files: The scan of files; it walks roots and counts.
         store: Writes evaluations.
         stale_seconds: How long an evaluation counts as running after its last change.
+        workers: Threads that read ahead.
     """
 
     files: FileScan
     store: EvaluationStore
     stale_seconds: float
+    workers: int = 2
     changed: int = 0
     removed: int = 0
     failures: list[dict[str, str]] = field(default_factory=list)
@@ -71,12 +96,7 @@ class EvaluationScan:
         for root in self.files.roots.eval_config_roots:
             shown_root = self.files.roots.paths.stored(root)
             below = {path: None for path in known_files if is_below(path, shown_root)}
-            for found, shown in self.files.walk_root(root, (".yaml", ".yml"), below):
-                if shown in seen:
-                    continue
-                seen.add(shown)
-                self.files.counts.seen += 1
-                self._visit(found, shown, known_files.get(shown))
+            self._visit_all(self._new(self.files.walk_root(root, (".yaml", ".yml"), below), seen), known_files)
         self._moved(known_files, seen)
         for path in self.files.gone_below(known_files, seen):
             self._lost(path)
@@ -85,24 +105,51 @@ class EvaluationScan:
 
     # Evaluations with a YAML.
 
-    def _visit(self, found: Any, shown: str, known: KnownFile | None) -> None:
-        unchanged = known is not None and not self.files.full and known.is_unchanged(found.stat)
-        if unchanged and known is not None:
-            if known.kind == _OTHER or known.status == "error":
-                self.files.counts.unchanged += 1
-                for row in self._by_config.get(shown, ()):
-                    self._claimed.add(row.run_dir)
-                return
-            rows = [row for row in self._by_config.get(shown, ()) if not row.missing or row.status == "missing"]
-            if len(rows) == 1 and self._is_settled(rows[0]):
-                self._claimed.add(rows[0].run_dir)
-                self.files.counts.unchanged += 1
-                return
+    def _new(self, found: Iterable[tuple[Found, str]], seen: set[str]) -> Iterator[tuple[Found, str]]:
+        for item, shown in found:
+            if shown not in seen:
+                seen.add(shown)
+                self.files.counts.seen += 1
+                yield item, shown
+
+    def _is_unchanged(self, found: Found, shown: str, known: KnownFile | None) -> bool:
+        """Whether neither the YAML nor its results changed since the last scan."""
+        if known is None or self.files.full or not known.is_unchanged(found.stat):
+            return False
+        rows = self._by_config.get(shown, ())
+        if known.kind != _OTHER and known.status != "error":
+            rows = [row for row in rows if not row.missing or row.status == "missing"]
+            if len(rows) != 1 or not self._is_settled(rows[0]):
+                return False
+        self._claimed.update(row.run_dir for row in rows)
+        self.files.counts.unchanged += 1
+        return True
+
+    def _visit_all(self, found: Iterable[tuple[Found, str]], known: Mapping[str, KnownFile]) -> None:
+        """Read ahead with a few threads, write with this one; at most four files a thread are held at once."""
+        with ThreadPoolExecutor(self.workers) as pool:
+            waiting: deque[tuple[str, Future[_Prepared]]] = deque()
+            try:
+                for item, shown in found:
+                    if not self._is_unchanged(item, shown, known.get(shown)):
+                        waiting.append((shown, pool.submit(self._prepare, item, shown)))
+                    if len(waiting) >= 4 * self.workers:
+                        self._finish(*waiting.popleft())
+                while waiting:
+                    self._finish(*waiting.popleft())
+            finally:
+                for _, future in waiting:
+                    future.cancel()
+
+    def _finish(self, shown: str, future: Future[_Prepared]) -> None:
         try:
+            prepared = future.result()
             with self.files.writer.batch():
-                self._read(found, shown)
-        except sqlite3.Error:
+                self._store_yaml(shown, prepared)
+        except (sqlite3.Error, Interrupted):
             raise
+        except FileNotFoundError:
+            return
         except Exception as error:
             text = mask_credentials(f"{type(error).__name__}: {error}")
             self.failures.append({"path": shown, "error": text})
@@ -129,43 +176,49 @@ class EvaluationScan:
             return ""
         return hashlib.blake2b(listing.signature().encode(), digest_size=8).hexdigest()
 
-    def _read(self, found: Any, shown: str) -> None:
+    def _prepare(self, found: Found, shown: str) -> _Prepared:
+        """Read and judge one evaluation; touches no database."""
         try:
             data, stat = read_file(found.path, shown)
             text = decode(data, shown)
             document = parse_yaml(text, shown)
-        except FileNotFoundError:
-            return
         except UnreadableError as error:
-            for row in self._by_config.get(shown, ()):
-                self._claimed.add(row.run_dir)
-            self.files.writer.put_file(shown, _KIND, found.stat, now_ns=self.files.now_ns, error=error.issue.message)
-            self.files.writer.set_issues(shown, [error.issue])
-            return
-        self.files.counts.bytes_read += len(data)
-        self.files.counts.parsed += 1
+            return _Prepared(found.stat, problem=error.issue)
         clean = document if holds_nothing_secret(text) else redact_tree(document)
         subject = subject_of(clean, shown, self.files.roots.repo_root)
-        digest = hashlib.sha256(data).hexdigest()
-        kind = _OTHER if subject is None else _KIND
-        self.files.writer.put_file(shown, kind, stat, now_ns=self.files.now_ns, sha256=digest)
-        if subject is None:
-            self.files.writer.set_issues(shown, [])
-            return
-        self._examine(subject, redacted_yaml(text, document, clean))
+        prepared = _Prepared(stat, len(data), hashlib.sha256(data).hexdigest(), subject)
+        if subject is not None:
+            prepared.text = redacted_yaml(text, document, clean)
+            prepared.result = self._judge(subject)
+        return prepared
 
-    def _examine(self, subject: Subject, text: str | None) -> None:
+    def _store_yaml(self, shown: str, prepared: _Prepared) -> None:
+        writer, now_ns = self.files.writer, self.files.now_ns
+        if prepared.problem is not None:
+            self._claimed.update(row.run_dir for row in self._by_config.get(shown, ()))
+            writer.put_file(shown, _KIND, prepared.stat, now_ns=now_ns, error=prepared.problem.message)
+            writer.set_issues(shown, [prepared.problem])
+            return
+        self.files.counts.bytes_read += prepared.size
+        self.files.counts.parsed += 1
+        kind = _OTHER if prepared.subject is None else _KIND
+        writer.put_file(shown, kind, prepared.stat, now_ns=now_ns, sha256=prepared.digest)
+        if prepared.subject is None:
+            writer.set_issues(shown, [])
+        elif prepared.result is not None:
+            self._store_result(prepared.subject, prepared.text, prepared.result)
+
+    def _judge(self, subject: Subject) -> _Result:
+        """Look at the result directory of one evaluation."""
         run_dir = subject.run_dir
-        if run_dir is not None:
-            self._claimed.add(run_dir)
         local = self.files.roots.paths.local(run_dir) if run_dir else ""
         listing = self._list(run_dir, subject.workflow) if run_dir else Listing(exists=False)
         rows = self._by_config.get(subject.config_path, ())
         seen_before = any(row.run_dir == run_dir and row.status != "not_started" for row in rows)
         if run_dir and not listing.exists and seen_before and not os.path.isdir(posixpath.dirname(local)):  # noqa: PTH112
             # The file system may be unmounted: what is known stays as it is.
-            return
-        outcome: Outcome = examine(
+            return _Result(listing, None)
+        outcome = examine(
             subject,
             local,
             listing,
@@ -173,9 +226,18 @@ class EvaluationScan:
             now_ns=self.files.now_ns,
             stale_seconds=self.stale_seconds,
         )
-        self.files.counts.bytes_read += outcome.bytes_read
-        self.files.counts.seen += len(listing.files)
-        self.files.counts.parsed += len(listing.files)
+        return _Result(listing, outcome)
+
+    def _store_result(self, subject: Subject, text: str | None, result: _Result) -> None:
+        run_dir, listing, outcome = subject.run_dir, result.listing, result.outcome
+        if run_dir is not None:
+            self._claimed.add(run_dir)
+        if outcome is None:
+            return
+        counts = self.files.counts
+        counts.bytes_read += outcome.bytes_read
+        counts.seen += len(listing.files)
+        counts.parsed += len(listing.files)
         for name, stat in listing.files.items():
             self.files.writer.put_file(f"{run_dir}/{name}", "outcome", stat, now_ns=self.files.now_ns)
         changed, gone = self.store.put(subject, outcome, text, self._signature(listing) if run_dir else "")
@@ -241,7 +303,8 @@ class EvaluationScan:
             except OSError:
                 log = b""
         subject = archive_subject(shown, log)
-        self._examine(Subject(**redact_tree(subject._asdict())), None)
+        clean = Subject(**redact_tree(subject._asdict()))
+        self._store_result(clean, None, self._judge(clean))
 
     def _lost_archives(self, visited: Iterable[str]) -> None:
         present = set(visited)

@@ -47,6 +47,7 @@ class ScanOptions:
         stale_minutes: Age after which a run or evaluation that is not finished counts as stopped.
         details: List the indexed checkpoints in the summary.
         wait: Seconds to wait for another scan.
+        workers: Threads that read ahead; by default the processors, at most 8.
         wandb_flags: Stage -> W&B run ids of the command line.
     """
 
@@ -54,6 +55,7 @@ class ScanOptions:
     stale_minutes: float = 30.0
     details: bool = False
     wait: float = 0.0
+    workers: int | None = None
     wandb_flags: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
@@ -233,7 +235,7 @@ class _Scan:
         runs = RunScan(files, stale, wandb_flags=self.options.wandb_flags)
         resolution, run_store = runs.scan()
         evaluations = EvaluationStore(writer, CheckpointIndex.load(writer))
-        evaluation_scan = EvaluationScan(files, evaluations, stale)
+        evaluation_scan = EvaluationScan(files, evaluations, stale, self.options.workers or min(8, os.cpu_count() or 1))
         evaluation_scan.scan()
         evaluations.relink()
         with writer.batch():

@@ -247,3 +247,13 @@ def test_a_required_service_that_never_comes_is_named(launch: Launch) -> None:
     assert topology.codes() == {0: 94, 1: 90}, topology.output()
     assert "services: not ready in time: terminal: 0 of 1 healthy" in topology.output()
     topology.nothing_left()
+
+
+def test_missing_programs_are_named_together(launch: Launch) -> None:
+    topology = launch(env={"PRIMEBEAKER_REHEARSAL": "0"})
+    for name in ("torchrun", "vllm-router"):
+        (topology.bin / name).unlink()
+    (leader,) = topology.start(0)
+    assert topology.code(leader) == 2, topology.output()
+    assert "not found in this image: torchrun, vllm-router, the Python package prime_rl" in leader.text
+    assert not topology.output_dir.exists()

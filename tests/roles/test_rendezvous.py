@@ -247,3 +247,22 @@ def test_at_most_ten_ranks_are_named() -> None:
     assert named_ranks([3]) == "rank 3"
     assert named_ranks([3, 7]) == "ranks 3, 7"
     assert named_ranks(list(range(13))) == "ranks 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 3 more"
+
+
+def test_a_write_is_tried_again_after_a_fault_of_a_moment(tmp_path: Path) -> None:
+    async def write() -> dict | None:
+        files = SharedFiles("i")
+        task = asyncio.create_task(files.write(tmp_path / "late" / "x.json", {"a": 1}))
+        await asyncio.sleep(0.2)
+        assert not task.done()
+        (tmp_path / "late").mkdir()
+        await task
+        return await files.read(tmp_path / "late" / "x.json")
+
+    assert asyncio.run(write()) == {"a": 1}
+
+
+def test_a_write_that_cannot_work_says_why(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="Not a directory"):
+        asyncio.run(SharedFiles("i").write(tmp_path / "file" / "x.json", {}))

@@ -28,6 +28,7 @@ __all__ = ["DiskFaults", "Entry", "SharedFiles"]
 _NOT_YET = frozenset({errno.ENOENT, errno.ESTALE, errno.EIO, errno.ENOTDIR})
 _PATIENCE_SECONDS = 30.0
 _THREADS = 4
+_WRITE_PAUSES = (0.1, 0.3, 0.9)
 
 
 @dataclass(frozen=True)
@@ -183,13 +184,26 @@ class SharedFiles:
         """Replace a file: temporary name, fsync, rename, fsync of the directory."""
         await self._guard(guarded)
         temporary = self._temporary(path)
-        await self.run(lambda: _write(path, temporary, json.dumps(value).encode(), mode))
+        data = json.dumps(value).encode()
+        await self._patiently(lambda: _write(path, temporary, data, mode))
 
     async def create(self, path: Path, value: Mapping[str, Any], *, guarded: bool = True) -> bool:
         """Create a file whole, only when nobody else has; returns whether this call did."""
         await self._guard(guarded)
         temporary = self._temporary(path)
-        return await self.run(lambda: _create(path, temporary, json.dumps(value).encode()))
+        data = json.dumps(value).encode()
+        return await self._patiently(lambda: _create(path, temporary, data))
+
+    async def _patiently[T](self, function: Callable[[], T]) -> T:
+        """Write again after a fault that network file systems show for a moment."""
+        for pause in _WRITE_PAUSES:
+            try:
+                return await self.run(function)
+            except OSError as error:
+                if error.errno not in _NOT_YET:
+                    raise
+            await asyncio.sleep(pause)
+        return await self.run(function)
 
     async def _guard(self, guarded: bool) -> None:
         self.operations["write"] += 1

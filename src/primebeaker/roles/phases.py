@@ -103,6 +103,8 @@ def require_programs(names: Sequence[str], env: Mapping[str, str], *, prime_rl: 
         UserError: Naming all of them.
     """
     missing = [name for name in names if shutil.which(name, path=env.get("PATH", os.defpath)) is None]
+    # A setup command may just have installed it.
+    importlib.invalidate_caches()
     if prime_rl and importlib.util.find_spec("prime_rl") is None:
         missing.append("the Python package prime_rl")
     if missing:

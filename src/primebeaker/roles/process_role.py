@@ -32,6 +32,8 @@ def cause_of(error: BaseException) -> Cause:
         lines = str(error).splitlines()
         code = ExitCode.MISTAKE if error.exit_code == 3 else error.exit_code
         return Cause(code=code, cause="mistake", message=lines[0] if lines else "", detail=tuple(lines[1:]))
+    if isinstance(error, OSError) and error.filename is not None:
+        return Cause(code=ExitCode.MISTAKE, cause="mistake", message=f"{error.filename}: {error.strerror or error}")
     return Cause(code=1, cause="internal", message=f"internal fault ({type(error).__name__}: {error})")
 
 

@@ -243,7 +243,11 @@ class TopologyRole(ProcessRole):
                 async with asyncio.timeout(_BEAT_SECONDS):
                     await self._publish_now.wait()
             self._publish_now.clear()
-            await self.publish()
+            try:
+                await self.publish()
+            except OSError as error:
+                # Peers allow for some silence; a file system that is full or away for a while is no reason to end.
+                self.events.say(f"warning: the heartbeat cannot be written: {error.strerror or error}")
 
     async def _place(self) -> None:
         """This node's address, interface and engine ports."""

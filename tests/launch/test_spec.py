@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from primebeaker.beaker.spec import escape_templates, spec_json
+from primebeaker.local.specfile import read_spec
 
 ALL = ("sft", "rl", "sft-nodes", "rl-nodes")
 
@@ -41,6 +42,7 @@ def test_the_official_client_reads_every_key(plan, tmp_path, base) -> None:
     assert dropped(made.spec, loaded.to_json()) == []
     assert dropped({**made.spec, "unknown": 1}, loaded.to_json()) == ["unknown"]
     assert loaded.budget == "ai2/b"
+    assert read_spec(path.read_bytes(), str(path)) == made.spec, "the embedded engine reads the same"
     assert loaded.tasks[0].command == made.spec["tasks"][0]["command"]
 
 

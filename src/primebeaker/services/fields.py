@@ -197,17 +197,12 @@ def check_typed(field: Field, value: Any) -> Any:
 
 
 def _describe(value: Any) -> str:
-    names = {
-        bool: "a boolean",
-        int: "an integer",
-        float: "a number",
-        str: "a string",
-        list: "a list",
-        dict: "a mapping",
-    }
-    kind = names.get(type(value), type(value).__name__)
-    return (
-        kind
-        if isinstance(value, list | dict)
-        else f"{kind} ({str(value).lower() if value in (True, False) and isinstance(value, bool) else repr(value)})"
-    )
+    """A YAML value for a message: what it is, and a scalar's text."""
+    if isinstance(value, bool):
+        return f"a boolean ({str(value).lower()})"
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    names = {int: "an integer", float: "a number", str: "a string"}
+    return f"{names.get(type(value), type(value).__name__)} ({value!r})"

@@ -15,6 +15,7 @@ from primebeaker.beaker.executable import BeakerExecutable
 from primebeaker.joint.launch import RolledBack, launch_run
 from primebeaker.joint.plan import plan_run
 
+from ..waiting import until
 from .conftest import CREATE_RL, CREATE_SERVICE, changing
 
 FOUND = {"created": "2099-01-01T00:00:00Z", "jobs": []}
@@ -192,3 +193,22 @@ def test_a_hanging_creation_ends_in_a_rollback(recorder, healthy, launch, monkey
     outcome = launch("--skip-preflight")
     assert outcome.code == 3
     assert changing(recorder)[2:] == [["stop", "01SERVICE"]]
+
+
+def test_only_the_third_ctrl_c_leaves_the_clean_up_and_it_tells_the_command(recorder, healthy, run_file) -> None:
+    healthy(
+        {"match": CREATE_RL, "code": 1, "stderr": "no"},
+        {"match": ["experiment", "stop"], "hang": 600},
+    )
+    words = ["run", "launch", f"--config={run_file()}", "--skip-preflight"]
+    with subprocess.Popen([sys.executable, "-m", "primebeaker", *words], stderr=subprocess.PIPE, text=True) as process:
+        until(lambda: ["stop", "01SERVICE"] in changing(recorder), 60)
+        for _ in range(2):
+            process.send_signal(signal.SIGINT)
+            # Two signals that are not yet delivered would count as one.
+            time.sleep(0.3)
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "primebeaker: beaker experiment stop 01SERVICE\n" in err

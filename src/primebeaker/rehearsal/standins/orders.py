@@ -1,0 +1,78 @@
+"""The fault hooks of the stand-ins.
+
+They exist only in a rehearsal on the embedded engine: everywhere else each of these functions does nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Mapping
+
+from primebeaker.rehearsal.faults import Fault, parse_faults
+from primebeaker.rehearsal.settings import is_rehearsal, load_settings, rehearsal_directory
+
+__all__ = ["active_faults", "die_midsave", "hold", "obey_exit", "own_name"]
+
+_HOLD_SECONDS = 60.0
+_LOOK_SECONDS = 0.05
+_ENGINE_FOLDER = re.compile(r"node_[0-9]+_rank([0-9]+)")
+
+
+def active_faults(environment: Mapping[str, str] | None = None) -> tuple[Fault, ...]:
+    """The faults this process may have to take part in; none outside a rehearsal."""
+    environment = os.environ if environment is None else environment
+    return parse_faults(load_settings(environment).faults) if is_rehearsal(environment) else ()
+
+
+def hold(step: int) -> None:
+    """Wait after a step until the faults that strike at it have struck, at most a minute."""
+    for number, fault in enumerate(active_faults()):
+        if fault.holds_step == step:
+            struck = rehearsal_directory() / f"struck-{number}"
+            deadline = time.monotonic() + _HOLD_SECONDS
+            while not struck.exists() and time.monotonic() < deadline:
+                time.sleep(_LOOK_SECONDS)
+
+
+def die_midsave(step: int, last: int | None) -> None:
+    """Kill this process when a fault says that the save of ``step`` is cut off here."""
+    for fault in active_faults():
+        if fault.what == "midsave" and int(fault.values["step"]) in (step, 0 if step == last else step):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def own_name(program: str, environment: Mapping[str, str] | None = None) -> str:
+    """What faults call this process: ``engine0``, ``worker1``, ``trainer``, ``router``, …"""
+    environment = os.environ if environment is None else environment
+    if program == "inference":
+        match = _ENGINE_FOLDER.search(environment.get("VLLM_CACHE_ROOT", ""))
+        return f"engine{match[1] if match else 0}"
+    if program.startswith("prime_rl."):
+        return f"worker{environment.get('LOCAL_RANK', '0')}"
+    return {"torchrun": "trainer", "vllm-router": "router", "rl": "role", "sft": "role"}.get(program, program)
+
+
+def obey_exit(program: str) -> None:
+    """Exit with the code a fault orders, once it is ordered."""
+    rank = os.environ.get("BEAKER_REPLICA_RANK", "0")
+    orders = [
+        (number, int(fault.values["code"]))
+        for number, fault in enumerate(active_faults())
+        if fault.what == "exit" and str(fault.rank) == rank and fault.process == own_name(program)
+    ]
+    if not orders:
+        return
+    directory = rehearsal_directory()
+
+    def watch() -> None:
+        while True:
+            for number, code in orders:
+                if (directory / f"struck-{number}").exists():
+                    os._exit(code)
+            time.sleep(_LOOK_SECONDS)
+
+    threading.Thread(target=watch, name="faults", daemon=True).start()

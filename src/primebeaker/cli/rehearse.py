@@ -41,6 +41,9 @@ class RehearsalFlags:
     fault: Annotated[
         tuple[str, ...], repeated("Fault to inject, WHAT[:key=value,...][@WHEN] (repeat).", panel=_REHEARSAL)
     ] = ()
+    list_faults: Annotated[
+        bool, boolean("Print the faults that can be injected, and stop.", name="list-faults", panel=_REHEARSAL)
+    ] = False
     model: Annotated[
         str | None,
         text("What answers: bandit, scripted, scripted:FILE, or a URL.", panel=_REHEARSAL, default="bandit"),
@@ -72,6 +75,8 @@ def rehearse(options: Annotated[RehearseOptions | None, Parameter(name="*")] = N
     from primebeaker.rehearsal.run import rehearse as run
 
     options = options or RehearseOptions()
+    if options.list_faults:
+        return _faults()
     settings = launch_settings(options)
     kind = options.kind or kind_of_toml(TomlDocument.from_path(settings.toml).values)
     report = run(
@@ -103,6 +108,24 @@ def rehearsal_options(options: RehearsalFlags) -> "RehearsalOptions":
         timeout=options.timeout,
         seed=options.seed,
     )
+
+
+def _faults() -> Result:
+    from primebeaker.rehearsal.faults import FAULTS
+
+    rows = [
+        {"fault": name, "keys": dict(kind.keys), "effect": kind.effect, "expected": kind.expected}
+        for name, kind in FAULTS.items()
+    ]
+
+    def table() -> str:
+        lines = []
+        for name, kind in FAULTS.items():
+            keys = ",".join(f"{key}={'…' if default is None else default}" for key, default in kind.keys.items())
+            lines.append(f"{name}:{keys}\n  does      {kind.effect}\n  expected  {kind.expected}")
+        return "\n".join([*lines, "moments: @step=N, @phase=NAME, @after=SECONDS; default @step=1"])
+
+    return Result(rows, text=table)
 
 
 def _model(value: str) -> str:

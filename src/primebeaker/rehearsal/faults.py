@@ -152,8 +152,8 @@ def parse_fault(text: str) -> Fault:
     when, _, value = (moment if at else "step=1").partition("=")
     valid = {"step": value.isdigit() and int(value) > 0, "phase": value in PHASES, "after": _is_seconds(value)}
     if when not in valid or not valid[when]:
-        hint = did_you_mean(value, PHASES) if when == "phase" else None
-        raise UserError(f"--fault {text!r}: {moment!r}: expected step=N, phase=NAME or after=SECONDS", hint=hint)
+        near = did_you_mean(value, PHASES) if when == "phase" else None
+        raise UserError(f"--fault {text!r}: {moment!r}: expected step=N, phase=NAME or after=SECONDS", hint=near)
     return Fault(text, what, values, "step" if when == "step" else "phase" if when == "phase" else "after", value)
 
 
@@ -170,10 +170,10 @@ def _values(text: str, what: str, listed: str) -> dict[str, str]:
         if not equals or key in values:
             raise UserError(f"--fault {text!r}: expected {key}=VALUE, once")
         values[key] = value
-    for key, default in keys.items():
-        if key not in values and default is None:
+    for key, preset in keys.items():
+        if key not in values and preset is None:
             raise UserError(f"--fault {text!r}: {what} needs {key}=VALUE")
-        values.setdefault(key, str(default))
+        values.setdefault(key, str(preset))
         _check(text, key, values[key])
     return values
 

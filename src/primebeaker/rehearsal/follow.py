@@ -15,12 +15,14 @@ from primebeaker.launch.plan import LaunchPlan
 from primebeaker.local import LocalEngine
 from primebeaker.prime_rl.contract import contract_for
 from primebeaker.prime_rl.layout import Layout
+from primebeaker.rehearsal.injection import Injector, Progress, processes_left
 from primebeaker.rehearsal.prepare import PreparedRehearsal
 
 __all__ = ["Followed", "follow", "read_records", "run_layout"]
 
 _LOOK_SECONDS = 0.2
 _QUIET_SECONDS = 15.0
+_LEFT_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -30,21 +32,32 @@ class Followed:
     experiment: Experiment
     seconds: float
     timed_out: bool
+    #: ``time.monotonic()`` of the end.
+    ended_at: float
+    #: Processes of the rehearsal that were still alive.
+    left: int
 
 
-def follow(prepared: PreparedRehearsal, engine: LocalEngine, progress: Callable[[str], None]) -> Followed:
+def follow(
+    prepared: PreparedRehearsal,
+    engine: LocalEngine,
+    progress: Callable[[str], None],
+    injector: Injector | None = None,
+) -> Followed:
     """Create the experiment, tell each step, and return when nothing of it runs any more.
 
     Args:
         prepared: What to run.
         engine: Where.
         progress: Takes one line at a time.
+        injector: Strikes the faults; without one there are none.
 
     Raises:
         UserError: The engine refuses the spec.
         KeyboardInterrupt: The user interrupted; the experiment has been stopped and every process has ended.
     """
     started = time.monotonic()
+    injector = injector or Injector((), prepared.work_dir / "rehearsal", progress)
     created = engine.create(
         Path(prepared.plan.paths.spec),
         name=prepared.experiment_name,
@@ -55,7 +68,11 @@ def follow(prepared: PreparedRehearsal, engine: LocalEngine, progress: Callable[
         raise ExternalError("the embedded engine gave no experiment id")
     progress(f"started {prepared.experiment_name} ({created.experiment_id})")
     try:
-        ended = _watch(prepared, engine, created.experiment_id, progress, started)
+        ended = _watch(prepared, engine, created.experiment_id, progress, started, injector)
+        if ended is not None and ended.state == "preempted" and injector.restarts:
+            progress("restarting the preempted run")
+            engine.restart(created.experiment_id)
+            ended = _watch(prepared, engine, created.experiment_id, progress, started, injector)
     except BaseException:
         engine.stop(created.experiment_id)
         raise
@@ -63,11 +80,26 @@ def follow(prepared: PreparedRehearsal, engine: LocalEngine, progress: Callable[
     if timed_out:
         progress(f"not done after {prepared.timeout:g} s: stopping")
         engine.stop(created.experiment_id)
-    return Followed(engine.get(created.experiment_id), time.monotonic() - started, timed_out)
+    now = time.monotonic()
+    left = _left(Path(prepared.work_dir) / "rehearsal")
+    return Followed(engine.get(created.experiment_id), now - started, timed_out, now, left)
+
+
+def _left(directory: Path) -> int:
+    """Processes that outlive the run; the last ones get a moment to be gone."""
+    deadline = time.monotonic() + _LEFT_SECONDS
+    while (left := processes_left(directory)) and time.monotonic() < deadline:
+        time.sleep(_LOOK_SECONDS)
+    return left
 
 
 def _watch(
-    prepared: PreparedRehearsal, engine: LocalEngine, experiment: str, progress: Callable[[str], None], started: float
+    prepared: PreparedRehearsal,
+    engine: LocalEngine,
+    experiment: str,
+    progress: Callable[[str], None],
+    started: float,
+    injector: Injector,
 ) -> Experiment | None:
     """Tell what happens until the experiment ends; None when the time is up."""
     told = _Told(prepared, progress)
@@ -78,6 +110,7 @@ def _watch(
             quiet_since = time.monotonic()
         if current.state not in ("created", "running"):
             return current
+        injector.look(engine, experiment, told.so_far())
         now = time.monotonic()
         if now - started > prepared.timeout:
             return None
@@ -96,6 +129,7 @@ class _Told:
         self._layout = run_layout(prepared.plan)
         self._steps = 0
         self._phases: set[tuple[int, str]] = set()
+        self._begun: set[str] = set()
         self._last_phase = "the replicas to start"
 
     def news(self) -> bool:
@@ -104,6 +138,10 @@ class _Told:
         for line in lines:
             self._progress(line)
         return bool(lines)
+
+    def so_far(self) -> Progress:
+        """The steps made and the phases begun."""
+        return Progress(self._steps, frozenset(self._begun))
 
     def waiting_for(self) -> str:
         """What the run is at."""
@@ -114,6 +152,7 @@ class _Told:
             if event.get("event") != "phase":
                 continue
             rank, phase = int(event.get("rank", 0)), str(event.get("phase"))
+            self._begun.add(phase)
             if event.get("state") == "started":
                 self._last_phase = f"phase {phase} of replica {rank}"
             elif rank == 0 and (rank, phase) not in self._phases:

@@ -221,7 +221,8 @@ def _damage(path: Path, how: str) -> None:
         path.unlink()
         return
     content = path.read_bytes()
-    path.write_bytes({"truncate": content[: len(content) // 2], "garbage": b"\x80garbage", "empty": b""}[how])
+    # Garbage keeps the first bytes, so that the file still says it is a pickle or a zip.
+    path.write_bytes({"truncate": content[: len(content) // 2], "garbage": content[:4] + b"garbage", "empty": b""}[how])
 
 
 def _environment(pid: int) -> dict[str, str]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import statistics
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from primebeaker.beaker.models import Job
 from primebeaker.local import LocalEngine
-from primebeaker.prime_rl.checkpoint_rules import rl_rule, sft_rule
+from primebeaker.prime_rl.checkpoint_rules import rl_rule_of, sft_rule
 from primebeaker.prime_rl.checkpoints import list_steps
 from primebeaker.rehearsal.follow import Followed, read_records, role_events, run_layout
+from primebeaker.rehearsal.injection import Injector, judge
 from primebeaker.rehearsal.prepare import PreparedRehearsal, Problem
 
 __all__ = ["build_report", "exit_code"]
@@ -26,19 +28,24 @@ _LAST_LINES = 15
 _FLAT = 1e-9
 
 
-def build_report(prepared: PreparedRehearsal, followed: Followed, engine: LocalEngine) -> dict[str, Any]:
+def build_report(
+    prepared: PreparedRehearsal, followed: Followed, engine: LocalEngine, injector: Injector | None = None
+) -> dict[str, Any]:
     """The report of a rehearsal that has ended, keys in their documented order."""
     events = role_events(prepared.output_dir)
     steps = _steps(prepared)
     problems = [item.as_dict() for item in prepared.problems]
     checkpoints = _checkpoints(prepared)
-    ok = followed.experiment.state == "succeeded" and not followed.timed_out
-    failure = None if ok else _failure(prepared, followed, engine)
-    if ok:
+    ended_well = followed.experiment.state == "succeeded" and not followed.timed_out
+    failure = None if ended_well else _failure(prepared, followed, engine)
+    faults = _faults(prepared, followed, injector, checkpoints, steps) if injector else []
+    # With faults the run is meant to fail; what counts is whether it did so as it must.
+    ok = all(row["ok"] for row in faults) if faults else ended_well and not followed.left
+    if ended_well and not faults:
         problems += [item.as_dict() for item in _doubts(prepared, steps, checkpoints)]
     return {
         "ok": ok,
-        "verdict": _verdict(prepared, followed, steps, failure),
+        "verdict": _verdict(prepared, followed, steps, failure, faults),
         "launch_id": prepared.plan.launch_id,
         "experiment_id": followed.experiment.id,
         "experiment_name": followed.experiment.name,
@@ -52,13 +59,31 @@ def build_report(prepared: PreparedRehearsal, followed: Followed, engine: LocalE
         "environments": _environments(prepared),
         "checkpoints": checkpoints,
         "files": _files(prepared.output_dir),
-        "faults": [],
+        "faults": faults,
         "failure": failure,
         "problems": problems,
         "not_rehearsed": list(NOT_REHEARSED),
         "notices": _notices(prepared, followed, engine),
         "work_dir": str(prepared.work_dir) if prepared.options.keep or not prepared.owns_work_dir else None,
     }
+
+
+def _faults(
+    prepared: PreparedRehearsal,
+    followed: Followed,
+    injector: Injector,
+    checkpoints: Sequence[Mapping[str, Any]],
+    steps: Sequence[Mapping[str, Any]],
+) -> list[dict[str, Any]]:
+    return judge(
+        injector,
+        followed.experiment,
+        ended_at=followed.ended_at,
+        checkpoints=checkpoints,
+        steps=steps,
+        last_step=prepared.steps,
+        left=followed.left,
+    )
 
 
 def exit_code(report: Mapping[str, Any]) -> int:
@@ -71,7 +96,13 @@ def _verdict(
     followed: Followed,
     steps: Sequence[Mapping[str, Any]],
     failure: Mapping[str, Any] | None,
+    faults: Sequence[Mapping[str, Any]],
 ) -> str:
+    if faults:
+        missed = [str(row["spec"]) for row in faults if not row["ok"]]
+        return f"not as expected: {', '.join(missed)}" if missed else "every fault led to what was expected"
+    if followed.left:
+        return f"{followed.left} processes were left running"
     if followed.timed_out:
         return f"not done after {prepared.timeout:g} s"
     if failure is not None:
@@ -116,8 +147,6 @@ def _role(prepared: PreparedRehearsal, rank: int) -> tuple[str, list[int], list[
 
 
 def _number(prepared: PreparedRehearsal, key: str) -> int:
-    import tomllib
-
     table: Any = tomllib.loads(prepared.plan.toml_data.decode())
     for part in key.split("."):
         table = table.get(part, {}) if isinstance(table, dict) else {}
@@ -176,12 +205,10 @@ def _environments(prepared: PreparedRehearsal) -> list[dict[str, Any]]:
 
 def _checkpoints(prepared: PreparedRehearsal) -> list[dict[str, Any]]:
     layout = run_layout(prepared.plan)
-    shape = prepared.plan.topology
     if prepared.kind == "sft":
         rule = sft_rule()
     else:
-        ranks = shape.trainer_gpus if shape.multi_node else _number(prepared, "deployment.num_train_gpus")
-        rule = rl_rule(ranks)
+        rule = rl_rule_of(tomllib.loads(prepared.plan.toml_data.decode()), generation=prepared.plan.generation)
     return [state.as_dict() for state in list_steps(layout, rule)]
 
 

@@ -30,6 +30,7 @@ from primebeaker.rehearsal.candidates import CandidateBook
 from primebeaker.rehearsal.policy import BanditPolicy, load_script
 from primebeaker.rehearsal.settings import RehearsalSettings, load_settings, rehearsal_directory
 from primebeaker.rehearsal.standins.channel import listen
+from primebeaker.rehearsal.standins.orders import active_faults
 from primebeaker.rehearsal.standins.program import FlagKind, load_config, log, parse, run, visible_gpus
 from primebeaker.rehearsal.standins.replies import Bandit, Reply, Responder, Script, tokens_of
 from primebeaker.rehearsal.standins.serving import serve
@@ -38,6 +39,8 @@ from primebeaker.supervision.processes import child_preparation
 
 #: Flags that stand for config keys, and vLLM's own that have none.
 OVERRIDES = ("--server.host", "--server.port", "--parallel.dp", "--api-server-count")
+_SLOW_SECONDS = 2.0
+_MALFORMED = "<tool_call>{<feedback>"
 FLAGS: Mapping[str, FlagKind] = dict.fromkeys((*OVERRIDES, "--data-parallel-size-local"), "value")
 
 
@@ -49,6 +52,8 @@ class Engine:
         self.upstream = Upstream(settings.model) if settings.model.startswith("http") else None
         self.ranks = ranks
         self.responder = responder
+        #: How answers are spoilt by a fault, or None.
+        self.bad = next((fault.values["kind"] for fault in active_faults() if fault.what == "model-bad"), None)
         self.loaded_at = time.monotonic() + settings.load_seconds
         self.running = asyncio.Event()
         self.running.set()
@@ -160,6 +165,10 @@ class Engine:
         self.requests += 1
         if self.upstream is not None:
             return await self.upstream.chat(body)
+        if self.bad == "500":
+            return _refuse(500, "a fault of the rehearsal")
+        if self.bad == "slow":
+            await asyncio.sleep(_SLOW_SECONDS)
         answer = self._answer(body)
         if body.get("stream"):
             return StreamingResponse(_stream(answer), media_type="text/event-stream")
@@ -181,12 +190,12 @@ class Engine:
 
     def _answer(self, body: Mapping[str, Any]) -> dict[str, Any]:
         limit = body.get("max_completion_tokens") or body.get("max_tokens") or math.inf
+        limit = 1 if self.bad == "truncated" else limit
         choices = []
         spoken = 0
         for number in range(int(body.get("n") or 1)):
-            choice, length = _choice(
-                self.responder.reply(body, number), number, limit, with_logprobs=body.get("logprobs")
-            )
+            reply = Reply(_MALFORMED) if self.bad == "malformed" else self.responder.reply(body, number)
+            choice, length = _choice(reply, number, limit, with_logprobs=body.get("logprobs"))
             choices.append(choice)
             spoken += length
         asked = sum(len(tokens_of(json.dumps(message))) for message in body["messages"])

@@ -13,6 +13,7 @@ from typing import Literal, NoReturn
 from primebeaker.errors import PrimeBeakerError, UserError, did_you_mean
 from primebeaker.prime_rl.tables import Table, put
 from primebeaker.rehearsal.settings import is_rehearsal
+from primebeaker.rehearsal.standins.orders import obey_exit
 
 __all__ = ["Arguments", "FlagKind", "load_config", "log", "parse", "run", "visible_gpus"]
 
@@ -157,6 +158,7 @@ def run(program: str, main: Callable[[list[str]], int]) -> NoReturn:
     try:
         if not is_rehearsal():
             raise UserError("this is a stand-in for rehearsals; it does not train")
+        obey_exit(program)
         code = main(sys.argv[1:])
     except UserError as error:
         sys.stderr.write(f"{program}: {error}\n")

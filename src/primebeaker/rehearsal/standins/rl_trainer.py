@@ -23,6 +23,7 @@ from primebeaker.rehearsal.settings import RehearsalSettings, load_settings
 from primebeaker.rehearsal.standins.channel import Channel, listen
 from primebeaker.rehearsal.standins.checkpoint import Retention, commit, remove_old, write_shard, write_weights
 from primebeaker.rehearsal.standins.metrics import append_metrics
+from primebeaker.rehearsal.standins.orders import die_midsave
 from primebeaker.rehearsal.standins.program import load_config, log, parse, run, visible_gpus
 from primebeaker.rehearsal.standins.ranks import Ranks, world_of
 from primebeaker.rehearsal.standins.weights import TrainerSide, WeightGroup
@@ -144,6 +145,7 @@ class RLTrainer:
         world = self.ranks.world
         sizes = self.ranks.gather(write_shard(self.layout, step, world.rank, seed=self.settings.seed))
         if self.master:
+            die_midsave(step, self.max_steps)
             atomic_write(self.layout.trainer_checkpoint(step) / _POLICY_FILE, self.policy.to_bytes())
             commit(self.layout, step, sizes)
             model = str(lookup(self.config, "model.name", GEN_0_7.default_model))

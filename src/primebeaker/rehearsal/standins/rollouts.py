@@ -91,6 +91,7 @@ class RolloutRunner:
             ClientConfig(
                 api_base_url=base_url,
                 api_key_var="VLLM_API_KEY",
+                max_retries=2,
                 extra_headers_from_state={"x-session-id": "trajectory_id"},
             )
         )

@@ -23,6 +23,7 @@ from primebeaker.rehearsal.policy import BanditPolicy
 from primebeaker.rehearsal.settings import RehearsalSettings, load_settings
 from primebeaker.rehearsal.standins.checkpoint import Retention, commit, remove_old, write_shard, write_weights
 from primebeaker.rehearsal.standins.metrics import append_metrics
+from primebeaker.rehearsal.standins.orders import die_midsave, hold
 from primebeaker.rehearsal.standins.program import load_config, log, parse, run, visible_gpus
 from primebeaker.rehearsal.standins.ranks import Ranks, world_of
 
@@ -76,6 +77,7 @@ class SFTTrainer:
                 log(f"Step {step} | {seconds:.2f}s | Loss {loss:.4f} | Rows {batch}")
                 rate = lookup(self.config, "optim.lr", 0.0)
                 append_metrics(self.layout.metrics, step, {"loss/mean": loss, "optim/lr": rate, "time/step": seconds})
+                hold(step)
             if self.val_interval and step % self.val_interval == 0:
                 self._validate(step)
             if self.interval and step % self.interval == 0 and step != self.max_steps:
@@ -119,6 +121,7 @@ class SFTTrainer:
         atomic_write(state, json.dumps({"position": self.position}))
         sizes = self.ranks.gather(size)
         if self.master:
+            die_midsave(step, self.max_steps)
             commit(self.layout, step, sizes)
             model = str(lookup(self.config, "model.name", GEN_0_7.default_model))
             write_weights(self.layout.weight_snapshot(step), BanditPolicy(version=step).to_bytes(), model=model)

@@ -34,12 +34,12 @@ FAULTS: Mapping[str, FaultKind] = {
     "kill": FaultKind(
         {"rank": "0", "process": None, "signal": "KILL"},
         "a signal to one process of a replica",
-        "the whole topology is down within 20 s, the replica ends with that process's code",
+        "the whole topology is down within 20 s; the replica ends with that process's code (single-node: with 1)",
     ),
     "exit": FaultKind(
         {"rank": "0", "process": None, "code": "7"},
         "one stand-in exits with a code",
-        "the whole topology is down within 20 s, the replica ends with that code",
+        "the whole topology is down within 20 s; the replica ends with that code (single-node: with 1)",
     ),
     "hang": FaultKind(
         {"rank": "0", "process": None},
@@ -49,7 +49,7 @@ FAULTS: Mapping[str, FaultKind] = {
     "preempt": FaultKind(
         {"rank": "0", "restart": "false"},
         "the engine preempts a replica",
-        "all replicas are preempted; with restart=true the run then finishes from its newest complete step",
+        "all replicas are preempted; with restart=true, or where the task restarts by itself, the run then finishes",
     ),
     "restart-alone": FaultKind(
         {"rank": None},

@@ -140,6 +140,7 @@ def judge(
     steps: Sequence[Mapping[str, Any]],
     last_step: int,
     left: int,
+    multi_node: bool,
 ) -> list[dict[str, Any]]:
     """One row a fault: what was expected, what was seen, whether it held.
 
@@ -151,15 +152,32 @@ def judge(
         steps: The report's step rows.
         last_step: The step the run was to reach.
         left: Processes of the rehearsal still alive.
+        multi_node: Whether roles run the topology; Prime-RL's single-node launcher ends with 1 whatever failed.
     """
     rows = []
     for number, fault in enumerate(injector.faults):
         strike = injector.strikes.get(number)
         seen, held = _seen(fault, strike, experiment, ended_at, checkpoints, steps, last_step)
+        code = expected_code(fault, multi_node=multi_node)
+        if held and code is not None:
+            ended_with = {job.replica_rank or 0: job.status.exit_code for job in experiment.latest_jobs}[fault.rank]
+            held = ended_with == code
+            seen = seen if held else f"{seen}; expected {code} of replica {fault.rank}"
         if left:
             seen, held = f"{seen}; {left} processes left", False
         rows.append({"spec": fault.text, "expected": fault.expected, "observed": seen, "ok": held})
     return rows
+
+
+def expected_code(fault: Fault, *, multi_node: bool) -> int | None:
+    """The exit code a replica must end with after one of its processes was killed or made to exit; else None."""
+    if fault.what not in ("kill", "exit"):
+        return None
+    own = int(fault.values["code"]) if fault.what == "exit" else 128 + signal.Signals[f"SIG{fault.values['signal']}"]
+    if fault.process == "role":
+        return own
+    # torchrun ends with 1 whatever its worker ended with.
+    return own if multi_node and not fault.process.startswith("worker") else 1
 
 
 def _seen(
@@ -186,11 +204,11 @@ def _seen(
         newest = max((int(row["step"]) for row in checkpoints if row["complete"]), default=0)
         if fault.values["restart"] == "true":
             return f"{ending}; newest complete step {newest}", state == "succeeded" and newest == last_step
-        return ending, state == "preempted"
+        return ending, state == "preempted" or (state == "succeeded" and newest == last_step)
     down = ended_at - strike.at
     ended = f"{ending}; down after {down:.1f} s"
     if fault.what in ("kill", "exit"):
-        return ended, state == "failed" and down <= _DOWN_SECONDS and codes.get(fault.rank) not in (0, None)
+        return ended, state == "failed" and down <= _DOWN_SECONDS
     return ended, state not in ("succeeded", "running", "created")
 
 

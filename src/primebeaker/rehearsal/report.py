@@ -83,6 +83,7 @@ def _faults(
         steps=steps,
         last_step=prepared.steps,
         left=followed.left,
+        multi_node=prepared.plan.topology.multi_node,
     )
 
 

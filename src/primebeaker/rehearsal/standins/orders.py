@@ -19,6 +19,7 @@ __all__ = ["active_faults", "die_midsave", "hold", "obey_exit", "own_name"]
 
 _HOLD_SECONDS = 60.0
 _LOOK_SECONDS = 0.05
+_EFFECT_SECONDS = 0.5
 _ENGINE_FOLDER = re.compile(r"node_[0-9]+_rank([0-9]+)")
 
 
@@ -36,6 +37,8 @@ def hold(step: int) -> None:
             deadline = time.monotonic() + _HOLD_SECONDS
             while not struck.exists() and time.monotonic() < deadline:
                 time.sleep(_LOOK_SECONDS)
+            # What was struck must take effect before the run goes on, or a short run would end first.
+            time.sleep(_EFFECT_SECONDS)
 
 
 def die_midsave(step: int, last: int | None) -> None:

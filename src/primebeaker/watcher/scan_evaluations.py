@@ -6,6 +6,7 @@ import hashlib
 import os
 import posixpath
 import sqlite3
+import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -85,12 +86,13 @@ class EvaluationScan:
 
     def scan(self) -> None:
         """Visit the YAMLs of the evaluation roots, then result directories that none of them names."""
-        known_files = self.files.writer.known_files((_KIND, _OTHER))
+        known_files = self.files.writer.known_files((_KIND, _OTHER), digests=False)
         self._by_config: dict[str, list[_Known]] = {}
         for row in self.files.writer.execute(
             "SELECT config_path, id, run_dir, workflow, signature, status, missing_since IS NOT NULL FROM evaluations"
         ):
-            self._by_config.setdefault(row[0], []).append(_Known(*row[1:]))
+            known = _Known(row[1], row[2], sys.intern(row[3] or ""), row[4] or "", sys.intern(row[5]), bool(row[6]))
+            self._by_config.setdefault(row[0], []).append(known)
         self._claimed: set[str] = set()
         seen: set[str] = set()
         for root in self.files.roots.eval_config_roots:
@@ -255,8 +257,9 @@ class EvaluationScan:
             (_KIND, self.files.writer.scan_id),
         ):
             new.setdefault(row[1], row[0])
-        for path, file in gone.items():
-            target = new.pop(file.sha256, None)
+        for path in gone:
+            row = self.files.writer.execute("SELECT sha256 FROM files WHERE path = ?", (path,)).fetchone()
+            target = new.pop(row[0], None) if row else None
             if target is not None:
                 with self.files.writer.batch():
                     self.store.move(path, target)

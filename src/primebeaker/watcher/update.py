@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from primebeaker.errors import Interrupted, UserError
 from primebeaker.watcher.database import open_reader, open_writer, read_version
@@ -234,6 +234,9 @@ class _Scan:
         files.scan_training_roots()
         runs = RunScan(files, stale, wandb_flags=self.options.wandb_flags)
         resolution, run_store = runs.scan()
+        found = _runs_summary(resolution)
+        # Ten thousand runs take memory that the evaluations need now.
+        del resolution
         evaluations = EvaluationStore(writer, CheckpointIndex.load(writer))
         evaluation_scan = EvaluationScan(files, evaluations, stale, self.options.workers or min(8, os.cpu_count() or 1))
         evaluation_scan.scan()
@@ -245,7 +248,7 @@ class _Scan:
         with writer.batch():
             self._remember()
         writer.commit()
-        return self._summary(resolution, run_store, runs, evaluation_scan)
+        return self._summary(found, run_store, runs, evaluation_scan)
 
     def _remember(self) -> None:
         self.writer.set_meta("roots", json.dumps(self.files.roots.to_json(), ensure_ascii=False))
@@ -253,26 +256,15 @@ class _Scan:
         self.writer.set_meta("dropped_issues", json.dumps(self.writer.dropped_issues))
 
     def _summary(
-        self, resolution: Resolution, store: RunStore, runs: RunScan, evaluations: EvaluationScan
+        self, found: _RunsSummary, store: RunStore, runs: RunScan, evaluations: EvaluationScan
     ) -> dict[str, Any]:
         counts = self.files.counts
-        unresolved = [
-            {
-                "output_dir": run.run_dir,
-                "checkpoints": sum(item.kind != "referenced" for item in run.checkpoints),
-                "reason": run.reason,
-                "configs": [path for path, role, _ in run.configs if role == "candidate"],
-            }
-            for run in resolution.runs.values()
-            if run.config_state == "ambiguous"
-        ]
+        unresolved = found.unresolved
         invalid = sorted(set(counts.invalid_configs))
         sft = store.indexed.get("sft", [])
         others = [path for stage, paths in store.indexed.items() if stage != "sft" for path in paths]
         summary: dict[str, Any] = {
-            "rl_outputs_with_configs": sum(
-                run.stage == "rl" and run.config_state != "none" for run in resolution.runs.values()
-            ),
+            "rl_outputs_with_configs": found.rl_with_configs,
             "discovered_checkpoints": runs.discovered,
             "indexed_checkpoints": len(others),
             "indexed_sft_checkpoints": len(sft),
@@ -305,3 +297,23 @@ class _Scan:
         if self.options.details:
             summary |= {"indexed": others, "indexed_sft": sft, "skipped_indexed_paths": store.unchanged}
         return summary
+
+
+class _RunsSummary(NamedTuple):
+    rl_with_configs: int
+    unresolved: list[dict[str, Any]]
+
+
+def _runs_summary(resolution: Resolution) -> _RunsSummary:
+    runs = resolution.runs.values()
+    unresolved = [
+        {
+            "output_dir": run.run_dir,
+            "checkpoints": sum(item.kind != "referenced" for item in run.checkpoints),
+            "reason": run.reason,
+            "configs": [path for path, role, _ in run.configs if role == "candidate"],
+        }
+        for run in runs
+        if run.config_state == "ambiguous"
+    ]
+    return _RunsSummary(sum(run.stage == "rl" and run.config_state != "none" for run in runs), unresolved)

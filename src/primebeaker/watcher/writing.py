@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -139,16 +140,25 @@ class Writer:
 
     # Files.
 
-    def known_files(self, kinds: Sequence[str]) -> dict[str, KnownFile]:
-        """All files of some kinds that are not gone, by path."""
+    def known_files(self, kinds: Sequence[str], *, digests: bool = True) -> dict[str, KnownFile]:
+        """All files of some kinds that are not gone, by path.
+
+        Args:
+            kinds: Kinds of files.
+            digests: Load the digests of their content too; a hundred thousand of them take memory.
+        """
         marks = ", ".join("?" * len(kinds))
+        digest = "sha256" if digests else "NULL"
         rows = self.connection.execute(
-            "SELECT path, kind, size, mtime_ns, inode, device, sha256, status, parsed_at, parser_version FROM files"  # noqa: S608
+            f"SELECT path, kind, size, mtime_ns, inode, device, {digest}, status, parsed_at, parser_version FROM files"  # noqa: S608
             f" WHERE kind IN ({marks}) AND status != 'gone'",
             kinds,
         )
+        # The same few words stand in every row: one copy of each is enough.
         return {
-            row[0]: KnownFile(row[1], Stat(row[2], row[3], row[4], row[5]), row[6], row[7], row[8] or "", row[9])
+            row[0]: KnownFile(
+                sys.intern(row[1]), Stat(*row[2:6]), row[6], sys.intern(row[7]), sys.intern(row[8] or ""), row[9]
+            )
             for row in rows
         }
 

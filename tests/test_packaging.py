@@ -99,7 +99,13 @@ def test_base_install_runs_without_the_extras(dist: Path, tmp_path: Path) -> Non
         "from primebeaker.cli import main\n"
         "sys.exit(main(sys.argv[1:]))\n"
     )
-    for words in (["--version"], ["--help"]):
+    for words in (
+        ["--version"],
+        ["--help"],
+        ["sft", "preview", "--help"],
+        ["toml", "check", f"--toml={ROOT}/examples/rl/config.toml"],
+        ["rl", "preview", f"--toml={ROOT}/examples/rl/config.toml", f"--mount-path={ROOT}"],
+    ):
         result = subprocess.run(
             [sys.executable, "-c", program, *words],
             capture_output=True,

@@ -119,10 +119,13 @@ def test_an_unclear_stack_that_cannot_be_found_keeps_its_receipt(launch, recorde
     assert (receipt["state"], receipt["service"]["experiment_id"]) == ("creating_service", None)
 
 
-def test_services_that_cannot_be_stopped_are_told_with_the_command(recorder, healthy, run_file, mount: Path) -> None:
+@pytest.mark.parametrize("reason", ["server error", "dial tcp: lookup beaker.org: no such host"])
+def test_services_that_cannot_be_stopped_are_told_with_the_command(
+    reason: str, recorder, healthy, run_file, mount: Path
+) -> None:
     healthy(
         {"match": CREATE_RL, "code": 1, "stderr": "no"},
-        {"match": ["experiment", "stop"], "code": 1, "stderr": "server error"},
+        {"match": ["experiment", "stop"], "code": 1, "stderr": reason},
     )
     pauses: list[float] = []
     with pytest.raises(RolledBack) as caught:

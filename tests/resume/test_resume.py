@@ -173,6 +173,8 @@ def test_an_earlier_child_that_runs_is_refused(source, resume, beaker) -> None:
     code, _, err = resume(attempt="a2")
     assert code == 2
     assert "01JX of 01EXPERIMENT is running" in err
+    beaker.answer("experiment get 01EXPERIMENT", stderr="lookup beaker.org: no such host", code=1)
+    assert resume(attempt="a2")[0] == 3, "that Beaker cannot be reached does not tell that the child is gone"
     beaker.answer("experiment get 01EXPERIMENT", stderr="experiment not found", code=1)
     assert resume(attempt="a2")[0] == 0
 

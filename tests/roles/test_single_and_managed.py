@@ -89,14 +89,17 @@ def test_the_placeholder_of_a_preview_is_only_warned_about() -> None:
     assert "nothing is stopped" in said[0]
 
 
-def test_a_stop_that_fails_says_how_to_do_it_by_hand(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("reason", ["no route to beaker", "lookup beaker.org: server 404x, host not found"])
+def test_a_stop_that_fails_says_how_to_do_it_by_hand(
+    reason: str, launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("primebeaker.roles.managed._PAUSES", (0.0, 0.0, 0.0))
     topology = launch()
-    calls = beaker(topology, 1, "no route to beaker")
+    calls = beaker(topology, 1, reason)
     said = stop(ManagedServices("01S", TOKEN, env={"PATH": f"{topology.bin}:{os.environ['PATH']}"}))
     assert calls.read_text().count("experiment stop") == 4
     assert said == [
-        "warning: the service experiment may still run (no route to beaker); stop it with: beaker experiment stop 01S"
+        f"warning: the service experiment may still run ({reason}); stop it with: beaker experiment stop 01S"
     ]
 
 

@@ -29,6 +29,7 @@ from primebeaker.beaker.parse import (
     single,
 )
 from primebeaker.beaker.process import Completed, child_options, end_group, plain_text, run, run_together
+from primebeaker.beaker.refusals import is_unknown
 from primebeaker.errors import ExternalError, Interrupted, PrimeBeakerError, UserError
 
 __all__ = ["BINARY_VARIABLE", "READ_TIMEOUT_SECONDS", "TIMEOUT_VARIABLE", "BeakerExecutable", "find_beaker"]
@@ -232,7 +233,7 @@ class BeakerExecutable(Engine):
         return [entry["name"] for entry in entries if isinstance(entry, dict) and isinstance(entry.get("name"), str)]
 
     def _image(self, result: Completed, reference: str) -> ImageRecord | None:
-        if result.code not in (0, None) and "not found" in result.message.lower():
+        if result.code not in (0, None) and is_unknown(result.message):
             return None
         what = f"image {reference}"
         return parse_image(_object_of(self._json(result, what), what))

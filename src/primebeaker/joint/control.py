@@ -9,6 +9,7 @@ from typing import Any
 
 from primebeaker.beaker.engine import Engine
 from primebeaker.beaker.models import ENDED
+from primebeaker.beaker.refusals import is_unknown
 from primebeaker.errors import ExternalError, PrimeBeakerError, UserError
 from primebeaker.joint.engine_calls import find_by_name, has_ended, stop_surely
 from primebeaker.joint.receipt import Experiment, Receipt
@@ -124,6 +125,6 @@ def _state(experiment: Experiment | None, engine: Engine) -> str:
     except UserError:
         return _MISSING
     except PrimeBeakerError as error:
-        if "not found" in str(error).lower():
+        if is_unknown(str(error)):
             return _MISSING
         raise

@@ -8,12 +8,12 @@ from datetime import datetime, timedelta
 
 from primebeaker.beaker.engine import Engine
 from primebeaker.beaker.models import ENDED, Experiment
+from primebeaker.beaker.refusals import is_over
 from primebeaker.errors import PrimeBeakerError, UserError
 
 __all__ = ["find_by_name", "has_ended", "stop_surely"]
 
 _PAUSES = (2.0, 4.0)
-_GONE = ("already", "finalized", "not found", "no such", "404", "409")
 #: How far the engine's clock may be behind ours.
 _CLOCK_SKEW = timedelta(seconds=30)
 
@@ -51,7 +51,7 @@ def has_ended(engine: Engine, experiment_id: str) -> bool | None:
         # The embedded engine does not know it.
         return True
     except PrimeBeakerError as error:
-        return True if _is_gone(error) else None
+        return True if is_over(str(error)) else None
 
 
 def stop_surely(engine: Engine, experiment_id: str, *, sleep: Callable[[float], None] = time.sleep) -> str | None:
@@ -65,7 +65,7 @@ def stop_surely(engine: Engine, experiment_id: str, *, sleep: Callable[[float], 
         try:
             engine.stop(experiment_id)
         except PrimeBeakerError as error:
-            if isinstance(error, UserError) or _is_gone(error):
+            if isinstance(error, UserError) or is_over(str(error)):
                 return None
             reason = str(error)
         else:
@@ -73,8 +73,3 @@ def stop_surely(engine: Engine, experiment_id: str, *, sleep: Callable[[float], 
         if pause is not None:
             sleep(pause)
     return reason
-
-
-def _is_gone(error: PrimeBeakerError) -> bool:
-    text = str(error).lower()
-    return any(word in text for word in _GONE)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from primebeaker.beaker.engine import Engine
 from primebeaker.beaker.models import ENDED, Job
+from primebeaker.beaker.refusals import is_unknown
 from primebeaker.errors import ExternalError, UserError
 from primebeaker.prime_rl.layout import Layout, parse_step
 from primebeaker.resume.attempts import read_attempts
@@ -87,7 +88,7 @@ def _of_child(engine: Engine, child: str) -> list[ActiveJob]:
     except UserError:
         return []
     except ExternalError as error:
-        if "not found" in str(error).lower() or "no such" in str(error).lower():
+        if is_unknown(str(error)):
             return []
         raise
     if not experiment.jobs:

@@ -13,6 +13,7 @@ from typing import Any
 import primebeaker
 from primebeaker.beaker.engine import Engine, UnclearOutcome
 from primebeaker.beaker.executable import BeakerExecutable
+from primebeaker.beaker.refusals import is_unknown
 from primebeaker.errors import ExternalError, Interrupted, PrimeBeakerError, UserError
 from primebeaker.fileio import create_exclusively
 from primebeaker.launch.files import receipt_path, write_launch_files
@@ -189,7 +190,7 @@ class _Attempt:
         try:
             return self.engine.get(name).id
         except PrimeBeakerError as error:
-            if isinstance(error, UserError) or "not found" in str(error).lower() or "no such" in str(error).lower():
+            if isinstance(error, UserError) or is_unknown(str(error)):
                 return None
             raise
 

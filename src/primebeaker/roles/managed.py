@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
 
+from primebeaker.beaker.refusals import is_over
 from primebeaker.errors import UserError
 from primebeaker.roles.http import fetch, in_thread
 
@@ -99,7 +100,7 @@ class ManagedServices:
             return ""
         text = (done.stderr or done.stdout).decode("utf-8", "replace").strip().replace(self.token, "***")
         first = text.splitlines()[0] if text else f"exit code {done.returncode}"
-        return "" if any(word in text.lower() for word in ("404", "409", "not found")) else first
+        return "" if is_over(text) else first
 
 
 def take_managed_services(env: MutableMapping[str, str], *, rank: int) -> ManagedServices | None:

@@ -124,6 +124,9 @@ ROLES = {
     "articulated_harness_gptoss": ("articulated_harness_gptoss", "system user"),
     "code-check-generation": ("code_check_generation", "system user"),
     "code-check-label-generation-gptoss": ("code_check_label_generation_gptoss", "system user assistant user user"),
+    "podman-terminal-submit-gptoss": ("podman_terminal_solve_gptoss", "system user"),
+    "tmax-podman-trace-submit-gptoss": ("tmax_podman_trace_submit_gptoss", "system user"),
+    "tmax-podman-trace-submit-binary-gptoss.v2": ("tmax_podman_trace_submit_binary_gptoss_v2", "system user"),
     "search-agent": ("search_agent", "system user"),
     "search-agent-webterminal-10k": ("search_agent_webterminal_10k", "system user"),
     "search-agent-visit": ("search_agent_visit", "system user"),
@@ -138,6 +141,23 @@ ROLES = {
 def test_names_and_roles(name):
     loaded = load_prompt_template(f"templates/{name}.json")
     assert (loaded["name"], " ".join(message["role"] for message in loaded["chat_template"])) == ROLES[name]
+
+
+TOOLS = {
+    "jtc-io-terminal-release-browse": "terminal",
+    "podman-terminal-submit-gptoss": "bash submit",
+    "tmax-podman-trace-submit-gptoss": "trace_inspection terminal submit",
+    "tmax-podman-trace-submit-binary-gptoss.v2": "trace_inspection terminal submit",
+}
+
+
+def test_all_20_are_there_and_offer_the_tools_they_speak_of():
+    assert sorted(f"{name}.json" for name in ROLES) == SHIPPED and len(SHIPPED) == 20
+    for name in ROLES:
+        tools = load_prompt_template(f"templates/{name}.json").get("tools", [])
+        assert " ".join(tool["name"] for tool in tools) == TOOLS.get(name, "")
+    binary = load_prompt_template("templates/tmax-podman-trace-submit-binary-gptoss.v2.json")["tools"][-1]
+    assert binary["parameters"]["properties"]["label"]["enum"] == ["pass", "fail"]
 
 
 def rendered(name):
@@ -169,3 +189,4 @@ def test_numbers_equal_the_defaults_of_the_environments():
 def test_literal_braces_come_out_single():
     for name in ("jtc-io-python-prompt-gptoss-harmony", "jtc-io-terminal-release-browse"):
         assert '{"feedback": "your reasons' in rendered(name)[0]
+    assert '{"command":"echo TERMINAL_COMPLETE"}' in rendered("podman-terminal-submit-gptoss")[0]

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 from literegistry_tool_client import RemoteCodeExecutionClient
 
-from primebeaker.environments._shared.behaviour import Behaviour, Message, Reward, State, StopRule
+from primebeaker.environments._shared.behaviour import Message, State, StopRule
 from primebeaker.environments._shared.code_block import code_of, code_route_verdict
 from primebeaker.environments._shared.factory import Values
-from primebeaker.environments._shared.live import drop_live, live_of, output_of
+from primebeaker.environments._shared.live import live_of
+from primebeaker.environments._shared.pooled_behaviour import PooledBehaviour
 from primebeaker.environments._shared.results import cut_streams, fenced_content
-from primebeaker.environments._shared.services import OutageLog, ServicePool, call_service, pooled, watch_outcomes
+from primebeaker.environments._shared.services import ServicePool, call_service, pooled, watch_outcomes
 from primebeaker.environments._shared.thinking import LONG_TEXT, visible_text
 from primebeaker.environments._shared.tool_calls import ToolCall, said_text
 
@@ -41,7 +41,7 @@ def _stops(env: Any, state: State) -> bool:
     return state.get("primebeaker_route") in ("final", "invalid") and len(state["trajectory"]) < env.max_turns
 
 
-class CodeBehaviour(Behaviour):
+class CodeBehaviour(PooledBehaviour):
     """Code turns, as many as leave one turn for the answer.
 
     Args:
@@ -52,18 +52,9 @@ class CodeBehaviour(Behaviour):
 
     stops = (StopRule("first_turn_is_final_or_invalid", _stops, priority=10),)
 
-    def __init__(self, environment: str, *, rewards: Sequence[Reward], pool: ServicePool) -> None:
-        self.environment = environment
-        self.rewards = rewards
-        self.pool = pool
-        self.outages = OutageLog(environment)
-
     async def setup(self, env: Any, state: State) -> None:
         """Start the counters."""
-        live = live_of(state)
-        self.pool.acquire()
-        live.holds_pool = True
-        live.output = output_of(state)
+        await super().setup(env, state)
         state["jtc_first_route"] = None
         state["jtc_code"] = None
         state["jtc_code_result"] = None
@@ -110,14 +101,3 @@ class CodeBehaviour(Behaviour):
         if not env.tool_role:
             return [{"role": "user", "content": content}]
         return [{"role": "tool", "tool_call_id": "python", "name": "python", "content": content}]
-
-    async def cleanup(self, env: Any, state: State) -> None:
-        """Give the connections up."""
-        live = live_of(state)
-        drop_live(state)
-        if live.holds_pool:
-            await self.pool.release()
-
-    async def teardown(self, env: Any) -> None:
-        """Close the connections."""
-        await self.pool.close()

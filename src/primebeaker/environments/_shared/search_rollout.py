@@ -9,17 +9,18 @@ from typing import Any, NamedTuple
 
 from literegistry_tool_client import SearchClient, WebTerminalExecutionClient
 
-from primebeaker.environments._shared.behaviour import Behaviour, Message, Reward, State, StopRule
+from primebeaker.environments._shared.behaviour import Message, Reward, State, StopRule
 from primebeaker.environments._shared.browsing import BrowsingTerminal, goes_to_plain_terminal
 from primebeaker.environments._shared.commands import browse_of, is_fetchable, stage_names
 from primebeaker.environments._shared.factory import Values
-from primebeaker.environments._shared.live import drop_live, live_of
+from primebeaker.environments._shared.live import live_of
 from primebeaker.environments._shared.outcomes import Outcome, failed
 from primebeaker.environments._shared.pages import PageFault, PageOutage, RolloutPages
+from primebeaker.environments._shared.pooled_behaviour import PooledBehaviour
 from primebeaker.environments._shared.results import terminal_content
 from primebeaker.environments._shared.rows import web_pages_of
 from primebeaker.environments._shared.search_tools import search_text, visited_page
-from primebeaker.environments._shared.services import OutageLog, ServicePool, call_service, pooled, watch_outcomes
+from primebeaker.environments._shared.services import ServicePool, call_service, pooled, watch_outcomes
 from primebeaker.environments._shared.thinking import LONG_TEXT, visible_text
 from primebeaker.environments._shared.tool_calls import BrokenCall, ToolCall, message_calls
 from primebeaker.environments._shared.tool_rollout import MOST_CONCURRENT_CALLS
@@ -91,7 +92,7 @@ def _no_tools_called(env: Any, state: State) -> bool:
     return bool(state["trajectory"]) and not live_of(state).calls
 
 
-class SearchBehaviour(Behaviour):
+class SearchBehaviour(PooledBehaviour):
     """Search rollouts.
 
     Args:
@@ -116,18 +117,14 @@ class SearchBehaviour(Behaviour):
         final_warning: str,
         pool: ServicePool,
     ) -> None:
-        self.environment = environment
-        self.rewards = rewards
-        self.pool = pool
+        super().__init__(environment, rewards=rewards, pool=pool)
         self.final_warning = final_warning
-        self.outages = OutageLog(environment)
         self.services = services
 
     async def setup(self, env: Any, state: State) -> None:
         """Start the counters and the page store."""
+        await super().setup(env, state)
         live = live_of(state)
-        self.pool.acquire()
-        live.holds_pool = True
         live.pages = RolloutPages(web_pages_of(state["input"]) if self.services.webterminal is not None else None)
         state["search_agent_tool_call_count"] = 0
         state["search_agent_final_warning_sent"] = False
@@ -286,17 +283,6 @@ class SearchBehaviour(Behaviour):
             state["search_agent_final_warning_sent"] = True
             warnings.append(self.final_warning)
         return warnings
-
-    async def cleanup(self, env: Any, state: State) -> None:
-        """Drop the pages and give the connections up."""
-        live = live_of(state)
-        drop_live(state)
-        if live.holds_pool:
-            await self.pool.release()
-
-    async def teardown(self, env: Any) -> None:
-        """Close the connections."""
-        await self.pool.close()
 
 
 def _argument_error(call: ToolCall | BrokenCall, text: str) -> Shown:

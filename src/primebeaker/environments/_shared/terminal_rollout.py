@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from primebeaker.environments._shared.behaviour import Behaviour, Message, Reward, State, StopRule
+from primebeaker.environments._shared.behaviour import Message, Reward, State, StopRule
 from primebeaker.environments._shared.final_answer import has_final_verdict
-from primebeaker.environments._shared.live import drop_live, live_of, output_of
+from primebeaker.environments._shared.live import live_of
 from primebeaker.environments._shared.outcomes import Outcome, failed
+from primebeaker.environments._shared.pooled_behaviour import PooledBehaviour
 from primebeaker.environments._shared.results import terminal_content, terminal_payload
-from primebeaker.environments._shared.services import OutageLog, ServicePool, watch_outcomes
+from primebeaker.environments._shared.services import ServicePool, watch_outcomes
 from primebeaker.environments._shared.thinking import LONG_TEXT, visible_text
 from primebeaker.environments._shared.tool_calls import ToolCall, message_calls
 from primebeaker.environments._shared.tool_clients import run_client
@@ -67,7 +68,7 @@ def _stops(env: Any, state: State) -> bool:
     return state.get("jtc_terminal_route") in ("final", "invalid", "over_limit")
 
 
-class TerminalBehaviour(Behaviour):
+class TerminalBehaviour(PooledBehaviour):
     """One terminal call a message.
 
     Args:
@@ -87,18 +88,12 @@ class TerminalBehaviour(Behaviour):
         pool: ServicePool,
         warning: Callable[[str, str, Outcome], str],
     ) -> None:
-        self.environment = environment
-        self.rewards = rewards
-        self.pool = pool
+        super().__init__(environment, rewards=rewards, pool=pool)
         self.warning = warning
-        self.outages = OutageLog(environment)
 
     async def setup(self, env: Any, state: State) -> None:
         """Start the counters."""
-        live = live_of(state)
-        self.pool.acquire()
-        live.holds_pool = True
-        live.output = output_of(state)
+        await super().setup(env, state)
         state["jtc_terminal_command"] = None
         state["jtc_terminal_result"] = None
         state["jtc_terminal_call_count"] = 0
@@ -151,14 +146,3 @@ class TerminalBehaviour(Behaviour):
         if not env.tool_role:
             return [{"role": "user", "content": content}]
         return [{"role": "tool", "tool_call_id": call.id or "terminal", "name": "terminal", "content": content}]
-
-    async def cleanup(self, env: Any, state: State) -> None:
-        """Give the connections up."""
-        live = live_of(state)
-        drop_live(state)
-        if live.holds_pool:
-            await self.pool.release()
-
-    async def teardown(self, env: Any) -> None:
-        """Close the connections."""
-        await self.pool.close()

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from primebeaker.environments._shared.behaviour import (
-    Behaviour,
     Message,
     Reward,
     RolloutFault,
@@ -22,10 +21,11 @@ from primebeaker.environments._shared.behaviour import (
 )
 from primebeaker.environments._shared.counting import count_call, counted_state
 from primebeaker.environments._shared.final_answer import has_final_verdict
-from primebeaker.environments._shared.live import LiveRollout, drop_live, live_of, output_of
+from primebeaker.environments._shared.live import LiveRollout, live_of
 from primebeaker.environments._shared.outcomes import Outcome, failed
+from primebeaker.environments._shared.pooled_behaviour import PooledBehaviour
 from primebeaker.environments._shared.results import stored_output
-from primebeaker.environments._shared.services import OutageLog, ServicePool, watch_outcomes
+from primebeaker.environments._shared.services import ServicePool, watch_outcomes
 from primebeaker.environments._shared.thinking import LONG_TEXT, visible_text
 from primebeaker.environments._shared.tool_calls import ToolCall, is_malformed, message_calls
 from primebeaker.environments._shared.tool_clients import run_client
@@ -44,7 +44,7 @@ def _stops(env: Any, state: State) -> bool:
     return state.get("jtc_tool_route") in (FINAL, INVALID)
 
 
-class ToolBehaviour(Behaviour):
+class ToolBehaviour(PooledBehaviour):
     """Rollouts with tools.
 
     Args:
@@ -69,12 +69,9 @@ class ToolBehaviour(Behaviour):
         render: Callable[[str, dict[str, Any]], str],
         pool: ServicePool,
     ) -> None:
-        self.environment = environment
-        self.rewards = rewards
+        super().__init__(environment, rewards=rewards, pool=pool)
         self.specs = specs
         self.render = render
-        self.pool = pool
-        self.outages = OutageLog(environment)
 
     # Hooks of environments that build on this one.
 
@@ -138,10 +135,8 @@ class ToolBehaviour(Behaviour):
 
     async def setup(self, env: Any, state: State) -> None:
         """Start the counters, and what the offered tools need."""
-        self.pool.acquire()
+        await super().setup(env, state)
         live = live_of(state)
-        live.holds_pool = True
-        live.output = output_of(state)
         live.prepare_stores(env, state)
         state.update(counted_state())
         state["jtc_tool_route"] = None
@@ -228,14 +223,3 @@ class ToolBehaviour(Behaviour):
     def _note_submissions(self, state: State, live: LiveRollout) -> None:
         state["jtc_submit_submissions"] = live.submissions.as_dict()
         state["jtc_submit_complete"] = bool(live.submissions.all_completed)
-
-    async def cleanup(self, env: Any, state: State) -> None:
-        """Drop stores and pages; give the connections up."""
-        live = live_of(state)
-        drop_live(state)
-        if live.holds_pool:
-            await self.pool.release()
-
-    async def teardown(self, env: Any) -> None:
-        """Close the connections."""
-        await self.pool.close()

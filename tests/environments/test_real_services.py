@@ -56,7 +56,10 @@ def services(tmp_path_factory):
         (programs / program).symlink_to(shutil.which(program) or program)
     commands = {
         "gateway": ["literegistry.gateway", {**common, "advertise_host": "127.0.0.1"}],
-        "code_server": ["literegistry.services.code_server", {**common, "pool_size": 1, "preimport_tools": "json"}],
+        "code_server": [
+            "literegistry.services.code_server",
+            {**common, "pool_size": 1, "preimport_tools": "json", "default_tools": "json"},
+        ],
         "terminal_server": [
             "literegistry.services.terminal_server",
             {**common, "command_path": str(programs), "max_response_chars": 4000},

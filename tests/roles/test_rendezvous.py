@@ -79,7 +79,7 @@ def test_a_followers_look_lists_one_directory_and_opens_at_most_three_files(tmp_
             await task
 
     seen: list[tuple[str, str]] = []
-    real_read, real_list = SharedFiles.read, SharedFiles.listing
+    real_read, real_list, real_glance = SharedFiles.read, SharedFiles.listing, SharedFiles.glance
 
     async def read(self, path):
         seen.append(("read", path.name))
@@ -89,7 +89,13 @@ def test_a_followers_look_lists_one_directory_and_opens_at_most_three_files(tmp_
         seen.append(("list", path.name))
         return await real_list(self, path)
 
+    async def glance(self, reads, directory):
+        seen.extend(("read", path.name) for path in reads)
+        seen.append(("list", directory.name))
+        return await real_glance(self, reads, directory)
+
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SharedFiles, "glance", glance)
         patch.setattr(SharedFiles, "read", read)
         patch.setattr(SharedFiles, "listing", listing)
         asyncio.run(wait_alone())

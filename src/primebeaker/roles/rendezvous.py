@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from primebeaker.roles.causes import Cause, ExitCode, RoleFault
 from primebeaker.roles.files import Entry, SharedFiles
@@ -195,6 +195,12 @@ class MemberScan:
         return self.members
 
 
+class _Glance(NamedTuple):
+    leader: Mapping[str, Any] | None
+    epoch: Epoch | None
+    started: tuple[Member, ...] | None
+
+
 class Rendezvous:
     """One rank's side of the protocol up to the start.
 
@@ -315,9 +321,8 @@ class Rendezvous:
         deadline, poll = Deadline(self._timeout), Poll(self._poll)
         alive: dict[int, str] = {}
         while True:
-            leader = await self._files.read(self._paths.member(0))
+            leader, epoch, started = await self._glance()
             self._refuse_ended({0: leader} if leader else {}, alive)
-            epoch = await self._current_epoch()
             known = self._acknowledged
             named = epoch is not None and epoch.members.get(self._me.rank) == self._me.instance
             # What was read may be old: a smaller number is never news.
@@ -325,10 +330,9 @@ class Rendezvous:
                 await self._acknowledge(epoch)
                 self._say(f"assemble: acknowledged epoch {epoch.epoch}")
                 poll.reset()
-            started = await self._started()
-            if started is not None:
-                assert self._acknowledged is not None
-                return self._acknowledged, started
+            # What was found belongs to the epoch acknowledged before this look.
+            if started is not None and known is not None and known is self._acknowledged:
+                return known, started
             if deadline.passed:
                 waiting = (
                     "the leader has not started the epoch"
@@ -342,22 +346,19 @@ class Rendezvous:
                 )
             await poll.sleep()
 
-    async def _current_epoch(self) -> Epoch | None:
-        # Asking again and again for a name that is not there makes network file systems remember its absence.
-        name = self._paths.epoch_file.name
-        if self._acknowledged is None and name not in await self._files.listing(self._paths.root):
-            return None
-        value = await self._files.read(self._paths.epoch_file)
-        return Epoch.from_json(value) if value is not None else None
-
-    async def _started(self) -> tuple[Member, ...] | None:
+    async def _glance(self) -> _Glance:
+        """One look: the leader's member file, the epoch, and whether it has started."""
+        leader_file, epoch_file = self._paths.member(0), self._paths.epoch_file
         if self._acknowledged is None:
-            return None
+            # Asking again and again for a name that is not there makes network file systems remember its absence.
+            (leader,), names = await self._files.glance([leader_file], self._paths.root)
+            value = await self._files.read(epoch_file) if epoch_file.name in names else None
+            return _Glance(leader, Epoch.from_json(value) if value is not None else None, None)
         directory = self._paths.epoch(self._acknowledged.epoch)
-        if "start.json" not in await self._files.listing(directory):
-            return None
-        value = await self._files.read(directory / "start.json")
-        return tuple(Member.from_json(member) for member in value["members"]) if value is not None else None
+        (leader, value), names = await self._files.glance([leader_file, epoch_file], directory)
+        start = await self._files.read(directory / "start.json") if "start.json" in names else None
+        started = tuple(Member.from_json(member) for member in start["members"]) if start is not None else None
+        return _Glance(leader, Epoch.from_json(value) if value is not None else None, started)
 
     def _late(self, ready: Mapping[int, object], acks: AckScan, epoch: Epoch | None) -> RoleFault:
         missing = [rank for rank in range(self._nodes) if rank not in ready]

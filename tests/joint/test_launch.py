@@ -85,10 +85,20 @@ def test_a_lost_answer_stops_both(launch, recorder, healthy) -> None:
 def test_an_older_experiment_of_the_same_name_is_left_alone(launch, recorder, healthy) -> None:
     older = {"id": "01OLD", "created": "2020-01-01T00:00:00Z"}
     healthy(
-        {"match": CREATE_RL, "code": 1, "stderr": "name already in use"},
+        {"match": CREATE_RL, "kill": signal.SIGKILL},
         {"match": ["experiment", "get"], "stdout": json.dumps(older)},
     )
     assert launch().code == 3
+    assert changing(recorder)[2:] == [["stop", "01SERVICE"]]
+
+
+def test_a_name_that_is_taken_belongs_to_another_launch_however_young(launch, recorder, healthy) -> None:
+    healthy(
+        {"match": CREATE_RL, "code": 1, "stderr": "name already in use"},
+        {"match": ["experiment", "get"], "stdout": json.dumps({"id": "01OTHER", **FOUND})},
+    )
+    outcome = launch()
+    assert outcome.code == 3
     assert changing(recorder)[2:] == [["stop", "01SERVICE"]]
 
 
@@ -188,6 +198,20 @@ def test_a_signal_waits_for_the_call_and_takes_everything_back(
     assert [call for call in changing(recorder) if call[0] == "stop"] == stops
     assert "stopped service experiment 01SERVICE" in err
     assert [receipt["state"] for receipt in _receipts(mount)] == ["rolled_back"]
+
+
+def test_a_signal_while_the_stack_s_answer_is_lost_keeps_its_code_and_what_may_exist(
+    recorder, healthy, run_file, mount: Path
+) -> None:
+    healthy({"match": CREATE_SERVICE, "hang": 1.5, "stdout": "junk"})
+    words = ["run", "launch", f"--config={run_file()}", "--skip-preflight"]
+    with subprocess.Popen([sys.executable, "-m", "primebeaker", *words], stderr=subprocess.PIPE, text=True) as process:
+        until(lambda: ["create", "service"] in changing(recorder), 60)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 143, err
+    assert "was probably created and may be running" in err
+    assert [receipt["state"] for receipt in _receipts(mount)] == ["creating_service"]
 
 
 def test_a_hanging_creation_ends_in_a_rollback(recorder, healthy, launch, monkeypatch) -> None:

@@ -157,6 +157,13 @@ def test_a_creation_that_hangs_is_ended_and_its_outcome_called_unclear(submit, b
     assert len(beaker.called("experiment")) == 1
 
 
+def test_a_creation_that_is_killed_may_have_created(submit, beaker) -> None:
+    beaker.path.write_text("#!/bin/sh\nkill -KILL $$\n")
+    code, _, err = submit("--skip-preflight")
+    assert code == 3
+    assert "beaker was killed by signal 9: the experiment tiny-rl may exist; look with" in err
+
+
 def test_beaker_is_missing(submit, mount, monkeypatch, tmp_path) -> None:
     monkeypatch.delenv("PRIMEBEAKER_BEAKER_BINARY", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -16,7 +16,15 @@ from typing import Literal, Protocol
 from primebeaker.beaker.models import Account, CreatedExperiment, Experiment, ExperimentState, ImageRecord, Job, LogLine
 from primebeaker.errors import ExternalError, PrimeBeakerError, UserError, did_you_mean
 
-__all__ = ["ENGINE_NAMES", "Engine", "EngineName", "PreflightAnswers", "UnclearOutcome", "choose_engine_name"]
+__all__ = [
+    "ENGINE_NAMES",
+    "Engine",
+    "EngineName",
+    "NameTaken",
+    "PreflightAnswers",
+    "UnclearOutcome",
+    "choose_engine_name",
+]
 
 EngineName = Literal["beaker", "local"]
 ENGINE_NAMES: tuple[EngineName, ...] = ("beaker", "local")
@@ -24,6 +32,10 @@ ENGINE_NAMES: tuple[EngineName, ...] = ("beaker", "local")
 
 class UnclearOutcome(ExternalError):
     """The creating call ended without an answer: the experiment may exist, so nothing may be undone or repeated."""
+
+
+class NameTaken(ExternalError):
+    """The creating call was refused because another experiment has the name: what has it is not ours."""
 
 
 @dataclass

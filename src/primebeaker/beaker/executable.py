@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from primebeaker.beaker.engine import Engine, EngineName, PreflightAnswers, UnclearOutcome
+from primebeaker.beaker.engine import Engine, EngineName, NameTaken, PreflightAnswers, UnclearOutcome
 from primebeaker.beaker.models import Account, CreatedExperiment, Experiment, ExperimentState, ImageRecord, Job, LogLine
 from primebeaker.beaker.parse import (
     parse_account,
@@ -87,15 +87,20 @@ class BeakerExecutable(Engine):
                 f"beaker did not answer within {limit:g} s: the experiment {name} may exist; {look} "
                 f"(spec file: {spec_path})"
             )
+        if result.code is not None and result.code < 0:
+            raise UnclearOutcome(
+                f"beaker was killed by signal {-result.code}: the experiment {name} may exist; {look} "
+                f"(spec file: {spec_path})"
+            )
         if result.code != 0:
             message = result.message or f"exit code {result.code}"
             taken = any(
                 words in message.lower() for words in ("already in use", "already exists", "already taken", "conflict")
             )
-            raise ExternalError(
-                f"beaker did not create the experiment {name}: {message} (spec file: {spec_path})",
-                hint="change --name or wandb.name" if taken else None,
-            )
+            refused = f"beaker did not create the experiment {name}: {message} (spec file: {spec_path})"
+            if taken:
+                raise NameTaken(refused, hint="change --name or wandb.name")
+            raise ExternalError(refused)
         return parse_created(result.stdout)
 
     def get(self, id_or_name: str) -> Experiment:

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from primebeaker.beaker.engine import Engine, UnclearOutcome
+from primebeaker.beaker.engine import Engine, NameTaken, UnclearOutcome
 from primebeaker.beaker.executable import TIMEOUT_VARIABLE
 from primebeaker.beaker.models import ENDED
 from primebeaker.errors import ExternalError, Interrupted, PrimeBeakerError, UserError
@@ -218,8 +218,9 @@ class _Launch:
             if not isinstance(error, UnclearOutcome):
                 with contextlib.suppress(OSError):
                     self.receipt.path.unlink()
-            return error
-        if self.submitting_rl and self.rl_id is None:
+            return RolledBack(*self._ending(error)) if self.signals.pending else error
+        # Whoever has the name already may be an earlier launch of the same file, seconds old.
+        if self.submitting_rl and self.rl_id is None and not isinstance(error, NameTaken):
             self.rl_id = self._find(self.plan.rl.experiment_name)
         self._service_exists()
         created = [("RL", self.rl_id), ("service", self.service_id)]
@@ -238,16 +239,21 @@ class _Launch:
         except Abandoned:
             return Interrupted("left while created experiments were being stopped; the commands above stop them")
         self._note_rollback(failed=bool(commands))
-        try:
-            self.signals.raise_if_any()
-        except Interrupted as interrupted:
-            # What a creating call says when it was cut short is a consequence.
-            error = interrupted
-        original, code = _described(error)
+        original, code = self._ending(error)
         if commands:
             told.append(f"stop by hand: {' && '.join(commands)}")
             code = ExternalError.exit_code
         return RolledBack("; ".join([original, *told]), code)
+
+    def _ending(self, error: BaseException) -> tuple[str, int]:
+        """Message and exit code: those of the signal that ended the launch, else those of the error."""
+        try:
+            self.signals.raise_if_any()
+        except Interrupted as interrupted:
+            # What a call says when it was cut short is a consequence, unless something may exist unseen.
+            unclear = f"; {error}" if isinstance(error, UnclearOutcome) else ""
+            return f"{interrupted}{unclear}", interrupted.exit_code
+        return _described(error)
 
     def _service_exists(self) -> bool:
         """Whether the stack's experiment exists, maybe although its submission failed."""

@@ -286,3 +286,31 @@ def test_network_file_systems_are_known_by_the_mount_table(tmp_path: Path) -> No
 def test_a_dry_run_changes_nothing(family: Tree) -> None:
     assert family.update(dry_run=True)["indexed_checkpoints"] == 4
     assert not family.database.exists()
+
+
+@pytest.mark.parametrize("pending", [False, True])
+def test_an_index_on_a_read_only_file_system_is_read_as_it_stands(family: Tree, tmp_path: Path, pending: bool) -> None:
+    family.update()
+    writer = sqlite3.connect(family.database)
+    if pending:
+        # An open writer keeps its content in the WAL.
+        writer.execute("PRAGMA wal_autocheckpoint=0")
+        writer.execute("UPDATE runs SET name = 'renamed' WHERE name = 'math-rl'")
+        writer.commit()
+    place = tmp_path / "read-only"
+    place.mkdir()
+    subprocess.run(["mount", "--bind", str(family.root), str(place)], check=True)
+    try:
+        subprocess.run(["mount", "-o", "remount,ro,bind", str(place)], check=True)
+        lines: list[str] = []
+        with reading(place / "index.sqlite3", warn=lines.append) as connection:
+            names = {row[0] for row in connection.execute("SELECT name FROM runs")}
+        assert ("renamed" in names) == pending
+        words = [sys.executable, "-m", "primebeaker.watcher", "update", f"--database={place / 'index.sqlite3'}"]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        assert "cannot be written" in done.stderr
+    finally:
+        # SQLite keeps files of one inode open as long as any connection of the process has it.
+        writer.close()
+        subprocess.run(["umount", str(place)], check=True)

@@ -188,6 +188,8 @@ def open_reader(database: Path, *, warn: Callable[[str], None] | None = None) ->
         except sqlite3.OperationalError as error:
             if os.access(database.parent, os.W_OK) and "readonly" not in str(error):
                 raise
+            if connection is not None:
+                connection.close()
             connection = _open_unwritable(database, warn)
             version = read_version(connection)
     except sqlite3.DatabaseError as error:

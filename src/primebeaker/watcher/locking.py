@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+from primebeaker.errors import UserError
 from primebeaker.watcher.errors import ScanLockedError
 from primebeaker.watcher.timing import now
 
@@ -34,10 +35,14 @@ def scan_lock(database: Path, command: str, *, wait: float = 0.0) -> Iterator[No
         wait: Seconds to wait for another scan to end.
 
     Raises:
+        UserError: The lock cannot be made.
         ScanLockedError: Another process still holds it; its host, process and age are named.
     """
     path = _lock_path(database)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}", hint="choose another --database") from error
     try:
         deadline = time.monotonic() + wait
         while True:

@@ -155,6 +155,8 @@ class Agent:
         self.logs = Path(folder) / self.run_id / "attempt_0" if folder else None
         self.stopped: signal.Signals | None = None
         self._copies: list[asyncio.Task[None]] = []
+        #: The last line each local rank wrote to stderr.
+        self._last: dict[int, bytes] = {}
 
     async def run(self) -> int:
         """Run to the end of all workers; the exit code."""
@@ -171,6 +173,7 @@ class Agent:
             done, _ = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
             pending -= done
             failed = any((future in ends and future.result() != 0) or future.result() is True for future in done)
+        culprits = {worker.pid for worker in workers if worker.returncode not in (None, 0)}
         await self._end(workers, list(ends))
         for peer in self.node.peers:
             with contextlib.suppress(ExternalError):
@@ -178,8 +181,10 @@ class Agent:
         if self.stopped is not None:
             return 128 + self.stopped
         for rank, worker in enumerate(workers):
-            if worker.returncode not in (0, -signal.SIGTERM, -signal.SIGKILL) or (failed and worker.returncode):
-                log(f"worker {rank} of {self.role} ended with {worker.returncode}")
+            if worker.pid in culprits:
+                # Its rank may be filtered from the console, so its last words are told here.
+                last = self._last.get(rank, b"").decode("utf-8", "replace").strip()
+                log(f"worker {rank} of {self.role} ended with {worker.returncode}" + (f": {last}" if last else ""))
         return 1 if failed else 0
 
     async def _start(self, local_rank: int) -> asyncio.subprocess.Process:
@@ -211,6 +216,8 @@ class Agent:
         with path.open("ab", buffering=0) as copy:
             while line := await stream.readline():
                 copy.write(line)
+                if name == "stderr":
+                    self._last[local_rank] = line
                 if local_rank in self.shown:
                     sys.stdout.buffer.write(prefix + line)
                     sys.stdout.buffer.flush()

@@ -14,7 +14,7 @@ from primebeaker.rehearsal.candidates import (
     chosen_kind,
     prompt_key,
 )
-from primebeaker.rehearsal.policy import BanditPolicy, Sample, first_match, load_script
+from primebeaker.rehearsal.policy import BanditPolicy, Sample, load_script
 from primebeaker.rehearsal.safetensors import decode
 
 MESSAGES = [{"role": "system", "content": "Judge."}, {"role": "user", "content": "Is it so?"}]
@@ -37,25 +37,6 @@ def train(reward_of, steps: int = 12, rollouts: int = 4) -> list[float]:
 def test_a_reward_that_tells_good_from_bad_is_learnt_within_twelve_steps():
     means = train(lambda kind: {0: 2.0, 1: 1.0}.get(kind, 0.0))
     assert sum(means[-3:]) / 3 > sum(means[:3]) / 3
-
-
-def test_a_reward_that_is_always_zero_moves_nothing():
-    policy = BanditPolicy().reinforce([Sample("p", 0, 0.0), Sample("p", 3, 0.0)], learning_rate=1.0)
-    assert policy.probabilities("p") == pytest.approx([1 / len(KINDS)] * len(KINDS))
-
-
-def test_the_same_seed_draws_the_same_and_others_differ():
-    policy = BanditPolicy()
-    draws = [policy.choose("p", str(seed)) for seed in range(64)]
-    assert draws == [policy.choose("p", str(seed)) for seed in range(64)]
-    assert set(draws) == set(range(len(KINDS)))
-
-
-def test_a_policy_survives_its_file():
-    policy = BanditPolicy().reinforce([Sample("p", 0, 1.0), Sample("q", 2, -1.0)], learning_rate=0.5)
-    read = BanditPolicy.from_bytes(policy.to_bytes())
-    assert (read.version, read.baseline, read.seen) == (policy.version, policy.baseline, policy.seen)
-    assert read.probabilities("p") == pytest.approx(policy.probabilities("p"), abs=1e-6)
 
 
 def test_the_file_is_read_by_the_safetensors_library():
@@ -92,15 +73,6 @@ def test_the_book_takes_the_wrong_answer_from_other_rows_and_is_seen_by_readers(
     assert "<label>fail</label>" in reader.find(prompt_key(MESSAGES))[1]
     assert "<label>pass</label>" in reader.find(prompt_key(other))[1]
     assert reader.find("unknown") is None
-
-
-def test_a_script_answers_by_its_first_match_and_echoes_without_one(tmp_path):
-    path = tmp_path / "script.json"
-    path.write_text('[{"match": "so", "reply": "It is."}, {"match": "", "tool_calls": [{"name": "terminal"}]}]')
-    rules = load_script(path)
-    assert first_match(rules, MESSAGES).reply == "It is."
-    assert first_match(rules, [{"role": "user", "content": "?"}]).tool_calls == [{"name": "terminal"}]
-    assert first_match([], MESSAGES).reply == "Is it so?"
 
 
 @pytest.mark.parametrize("text", ["", "{", '[{"reply": "x"}]', '[{"match": "a", "reply": "x", "tool_calls": []}]'])

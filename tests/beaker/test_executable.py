@@ -123,6 +123,13 @@ def test_wait_ends_with_the_experiment(beaker) -> None:
         BeakerExecutable().wait("01E", timeout=0.1)
 
 
+def test_a_stop_that_hangs_is_given_up(beaker, monkeypatch) -> None:
+    monkeypatch.setattr("primebeaker.beaker.executable._STOP_TIMEOUT_SECONDS", 0.5)
+    beaker.answer("experiment stop 01E", sleep=600)
+    with pytest.raises(ExternalError, match="beaker refused experiment 01E: no answer in time"):
+        BeakerExecutable().stop("01E")
+
+
 def test_stop_and_jobs_and_images(beaker) -> None:
     engine = BeakerExecutable()
     beaker.answer("experiment stop 01E", "01E")

@@ -126,6 +126,8 @@ MISTAKES: list[tuple[dict[str, str], str]] = [
     ({"rl": "rendezvous_timeout_seconds: 5", "toml": "single.toml"}, "FILE:12: rl.rendezvous_timeout_seconds: has no meaning for a single-node launch"),
     ({"rl": "wandb_secret: a\nsecrets: {WANDB_API_KEY: b}"}, "WANDB_API_KEY is set by both"),
     ({"rl": "budget: a\nbudget: b"}, "FILE:13: budget: given twice, first on line 12"),
+    ({"toml": "broken.toml"}, "MOUNT/broken.toml:1:8: not valid TOML"),
+    ({"toml": "nodes.toml"}, "MOUNT/nodes.toml:12: deployment.num_infer_nodes = -3: expected a whole number"),
     ({"head": ""}, "FILE: service needs registry or head_registry"),
     ({"service": "terminal_replcas: 1"}, "FILE:7: service.terminal_replcas: unknown field; did you mean terminal_replicas?"),
     ({"service": "python_replicas: 999"}, "services base: python_replicas: python_replicas must be between 0 and 128"),
@@ -141,6 +143,10 @@ def test_a_mistake_is_found_before_anything_is_created(
     parts: dict[str, str], message: str, primebeaker, recorder, run_file, mount: Path, monkeypatch
 ) -> None:
     monkeypatch.delenv("UNSET_HERE", raising=False)
+    (mount / "broken.toml").write_text("key = [")
+    (mount / "nodes.toml").write_text(
+        (mount / "train.toml").read_text().replace("num_infer_nodes = 2", "num_infer_nodes = -3")
+    )
     config = run_file(**parts)
     before = sorted(mount.rglob("*"))
     outcome = primebeaker("run", "launch", f"--config={config}")

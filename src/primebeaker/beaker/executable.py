@@ -1,7 +1,7 @@
 """The engine behind the ``beaker`` program: the stock command-line client, run with time limits.
 
-Reading calls end after 60 seconds.  The creating call has a limit of its own and is never repeated: an experiment that
-may exist must be looked for by a human, not created twice.
+Reading calls end after 60 seconds, one that stops after 30.  The creating call has a limit of its own and is never
+repeated: an experiment that may exist must be looked for by a human, not created twice.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ BINARY_VARIABLE = "PRIMEBEAKER_BEAKER_BINARY"
 TIMEOUT_VARIABLE = "PRIMEBEAKER_BEAKER_TIMEOUT_SECONDS"
 READ_TIMEOUT_SECONDS = 60.0
 _CREATE_TIMEOUT_SECONDS = 120.0
+#: A call that stops is repeated by who must be sure, also while somebody waits for a launch to end.
+_STOP_TIMEOUT_SECONDS = 30.0
 _WAIT_PAUSE_SECONDS = 10.0
 
 
@@ -135,7 +137,7 @@ class BeakerExecutable(Engine):
 
     def stop(self, id_or_name: str) -> None:
         """See :meth:`Engine.stop`."""
-        result = self._run(["experiment", "stop", id_or_name])
+        result = run([self._program, "experiment", "stop", id_or_name], timeout=_STOP_TIMEOUT_SECONDS)
         if result.code != 0:
             raise self._refusal(result, f"experiment {id_or_name}")
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from primebeaker.errors import UserError, UserErrors
+from primebeaker.rehearsal.expectations import expected_code
 from primebeaker.rehearsal.faults import FAULTS, parse_fault, parse_faults
-from primebeaker.rehearsal.injection import expected_code
 from primebeaker.rehearsal.settings import RehearsalSettings
 from primebeaker.rehearsal.standins.orders import active_faults, own_name
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from primebeaker.errors import Mistakes, UserError, did_you_mean
+from primebeaker.launch.topology import Topology
 
-__all__ = ["FAULTS", "PHASES", "Fault", "FaultKind", "parse_fault", "parse_faults"]
+__all__ = ["FAULTS", "PHASES", "Fault", "FaultKind", "check_faults", "missing_services", "parse_fault", "parse_faults"]
 
 _PROCESS = re.compile(r"trainer|orchestrator|router|gateway|role|(engine|worker)[0-9]+")
 _PROCESSES = ("trainer", "orchestrator", "router", "engine0", "gateway", "role", "worker0")
@@ -44,7 +45,7 @@ FAULTS: Mapping[str, FaultKind] = {
     "hang": FaultKind(
         {"rank": "0", "process": None},
         "one process is stopped and stays",
-        "a time-out notices it and the run ends with a failure",
+        "a time-out notices it: the stall watch (97), the drain time-out (91), readiness (94) or the heartbeat (95)",
     ),
     "preempt": FaultKind(
         {"rank": "0", "restart": "false"},
@@ -54,7 +55,17 @@ FAULTS: Mapping[str, FaultKind] = {
     "restart-alone": FaultKind(
         {"rank": None},
         "one replica is restarted without the others",
-        "the others end, no mixed run",
+        "the others end with 95, or 90 when it still told them why; no mixed run",
+    ),
+    "late": FaultKind(
+        {"rank": None, "seconds": None},
+        "one replica is held back from its very start",
+        "the barrier waits; beyond the rendezvous time-out the leader ends with 93 and names the replica",
+    ),
+    "no-service": FaultKind(
+        {"name": None},
+        "a required service never appears",
+        "the leader ends with 94 and names the service",
     ),
     "corrupt": FaultKind(
         {"file": "shard", "step": "0", "how": "truncate"},
@@ -79,6 +90,9 @@ _CHOICES: Mapping[str, Sequence[str]] = {
     "restart": ("true", "false"),
 }
 _NUMBERS = frozenset({"rank", "code", "step"})
+#: Faults with a moment of their own: the start, a save, the end.
+_OWN_MOMENT = frozenset({"late", "no-service", "corrupt", "midsave", "model-bad"})
+_SERVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]*")
 
 When = Literal["step", "phase", "after"]
 
@@ -114,8 +128,16 @@ class Fault:
     @property
     def holds_step(self) -> int | None:
         """The step after which the run waits until the fault has struck, so that it cannot end before."""
-        strikes_by_itself = self.what in ("corrupt", "midsave", "model-bad")
-        return int(self.at) if self.when == "step" and not strikes_by_itself else None
+        return int(self.at) if self.when == "step" and not self.has_own_moment else None
+
+    def step(self, last: int) -> int:
+        """The checkpoint step it damages; 0 stands for the ``last`` one."""
+        return int(self.values["step"]) or last
+
+    @property
+    def has_own_moment(self) -> bool:
+        """Whether its kind says when it strikes."""
+        return self.what in _OWN_MOMENT
 
     @property
     def expected(self) -> str:
@@ -149,12 +171,37 @@ def parse_fault(text: str) -> Fault:
         hint = did_you_mean(what, FAULTS) or "primebeaker rehearse --list-faults lists them"
         raise UserError(f"--fault {text!r}: unknown fault {what!r}", hint=hint)
     values = _values(text, what, listed)
+    if at and what in _OWN_MOMENT:
+        raise UserError(f"--fault {text!r}: {what} has a moment of its own", hint=f"leave out @{moment}")
     when, _, value = (moment if at else "step=1").partition("=")
     valid = {"step": value.isdigit() and int(value) > 0, "phase": value in PHASES, "after": _is_seconds(value)}
     if when not in valid or not valid[when]:
         near = did_you_mean(value, PHASES) if when == "phase" else None
         raise UserError(f"--fault {text!r}: {moment!r}: expected step=N, phase=NAME or after=SECONDS", hint=near)
     return Fault(text, what, values, "step" if when == "step" else "phase" if when == "phase" else "after", value)
+
+
+def check_faults(faults: Sequence[Fault], topology: Topology) -> None:
+    """Refuse faults for replicas or meetings that a launch does not have.
+
+    Raises:
+        UserErrors: One line for each.
+    """
+    mistakes = Mistakes()
+    for fault in faults:
+        where = f"--fault {fault.text!r}"
+        if fault.rank >= topology.nodes:
+            mistakes.add(UserError(f"{where}: rank = {fault.rank}: this launch has {topology.nodes} replicas"))
+        elif fault.what in ("late", "no-service") and not topology.multi_node:
+            mistakes.add(UserError(f"{where}: {fault.what} needs a multi-node launch, whose replicas wait"))
+        elif fault.what in ("no-service", "model-bad") and topology.kind == "sft":
+            mistakes.add(UserError(f"{where}: {fault.what} needs an RL launch"))
+    mistakes.raise_if_any()
+
+
+def missing_services(faults: Sequence[Fault]) -> tuple[tuple[str, int], ...]:
+    """The services the run is told to wait for, so that it does so in vain."""
+    return tuple((fault.values["name"], 1) for fault in faults if fault.what == "no-service")
 
 
 def _values(text: str, what: str, listed: str) -> dict[str, str]:
@@ -181,6 +228,10 @@ def _values(text: str, what: str, listed: str) -> dict[str, str]:
 def _check(text: str, key: str, value: str) -> None:
     if key in _NUMBERS and not value.isdigit():
         raise UserError(f"--fault {text!r}: {key} = {value!r}: expected a whole number")
+    if key == "seconds" and not (_is_seconds(value) and float(value) > 0):
+        raise UserError(f"--fault {text!r}: seconds = {value!r}: expected a number above 0")
+    if key == "name" and not _SERVICE.fullmatch(value):
+        raise UserError(f"--fault {text!r}: name = {value!r}: expected the name of a service")
     if key in _CHOICES and value not in _CHOICES[key]:
         raise UserError(f"--fault {text!r}: {key} = {value!r}: expected one of {', '.join(_CHOICES[key])}")
     if key == "process" and not _PROCESS.fullmatch(value):

@@ -68,6 +68,7 @@ def follow(
         raise ExternalError("the embedded engine gave no experiment id")
     progress(f"started {prepared.experiment_name} ({created.experiment_id})")
     try:
+        injector.begin(engine, created.experiment_id)
         ended = _watch(prepared, engine, created.experiment_id, progress, started, injector)
         if ended is not None and ended.state == "preempted" and injector.restarts:
             progress("restarting the preempted run")

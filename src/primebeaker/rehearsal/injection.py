@@ -1,4 +1,4 @@
-"""Inject a rehearsal's faults at their moments, and judge whether what must follow did."""
+"""Inject a rehearsal's faults at their moments."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from primebeaker.beaker.models import Experiment
 from primebeaker.local import LocalEngine
 from primebeaker.prime_rl.layout import Layout
 from primebeaker.rehearsal.faults import Fault
 from primebeaker.rehearsal.standins.orders import own_name
-from primebeaker.supervision.processes import Process, send_signal, snapshot
+from primebeaker.supervision.processes import Process, descendants, send_signal, snapshot
 
-__all__ = ["Injector", "Progress", "judge"]
+__all__ = ["Injector", "Progress", "Strike", "find_process", "processes_left"]
 
 #: Command-line part of a process -> the program name its faults know it by.
 _PROGRAMS: Mapping[str, str] = {
@@ -32,7 +31,8 @@ _PROGRAMS: Mapping[str, str] = {
     "primebeaker.gateway": "gateway",
     "primebeaker.multinode": "role",
 }
-_DOWN_SECONDS = 20.0
+_START_SECONDS = 15.0
+_LOOK_SECONDS = 0.02
 
 
 class Progress(NamedTuple):
@@ -43,7 +43,9 @@ class Progress(NamedTuple):
 
 
 @dataclass
-class _Strike:
+class Strike:
+    """What was done, and when by ``time.monotonic()``."""
+
     at: float
     detail: str
 
@@ -59,20 +61,43 @@ class Injector:
 
     def __init__(self, faults: Sequence[Fault], directory: Path, tell: Callable[[str], None]) -> None:
         self.faults = tuple(faults)
-        self.strikes: dict[int, _Strike] = {}
+        self.strikes: dict[int, Strike] = {}
+        self._held: list[tuple[float, list[Process]]] = []
         self._directory = directory
         self._tell = tell
         self._started = time.monotonic()
 
+    def begin(self, engine: LocalEngine, experiment: str) -> None:
+        """Strike what strikes at the start: hold late replicas back before their roles have shown themselves."""
+        for number, fault in enumerate(self.faults):
+            if fault.what == "no-service":
+                self._struck(number, fault, f"{fault.values['name']} is waited for, and nobody starts it")
+            elif fault.what == "late":
+                held = _hold_back(engine, experiment, fault.rank)
+                if held:
+                    self._held.append((time.monotonic() + float(fault.values["seconds"]), held))
+                    self._struck(number, fault, f"replica {fault.rank} held back for {fault.values['seconds']} s")
+
+    def _let_go(self) -> None:
+        for until, processes in tuple(self._held):
+            if time.monotonic() >= until:
+                self._held.remove((until, processes))
+                for process in processes:
+                    send_signal(process, signal.SIGCONT)
+
+    def _struck(self, number: int, fault: Fault, detail: str) -> None:
+        self.strikes[number] = Strike(time.monotonic(), detail)
+        (self._directory / f"struck-{number}").touch()
+        self._tell(f"fault {fault.text}: {detail}")
+
     def look(self, engine: LocalEngine, experiment: str, progress: Progress) -> None:
         """Strike every fault whose moment has come."""
+        self._let_go()
         for number, fault in enumerate(self.faults):
             if number not in self.strikes and self._is_due(fault, progress):
                 detail = self._strike(fault, engine, experiment)
                 if detail is not None:
-                    self.strikes[number] = _Strike(time.monotonic(), detail)
-                    (self._directory / f"struck-{number}").touch()
-                    self._tell(f"fault {fault.text}: {detail}")
+                    self._struck(number, fault, detail)
 
     @property
     def restarts(self) -> bool:
@@ -83,13 +108,13 @@ class Injector:
         """Damage the checkpoint files of the faults that strike once the run has ended."""
         for number, fault in enumerate(self.faults):
             if fault.what == "corrupt":
-                path = _target(fault, layout, _step_of(fault, last_step))
+                path = _target(fault, layout, fault.step(last_step))
                 if path.is_file():
                     _damage(path, fault.values["how"])
-                    self.strikes[number] = _Strike(time.monotonic(), f"{fault.values['how']} {path.name}")
+                    self.strikes[number] = Strike(time.monotonic(), f"{fault.values['how']} {path.name}")
 
     def _is_due(self, fault: Fault, progress: Progress) -> bool:
-        if fault.what in ("corrupt", "midsave", "model-bad"):
+        if fault.has_own_moment:
             return False
         if fault.when == "after":
             return time.monotonic() - self._started >= float(fault.at)
@@ -112,6 +137,28 @@ class Injector:
         return f"{number.name} to {fault.process} of replica {fault.rank} (pid {process.pid})"
 
 
+def _hold_back(engine: LocalEngine, experiment: str, rank: int) -> list[Process]:
+    """Stop a replica's processes as soon as it has any; none when it does not start."""
+    deadline = time.monotonic() + _START_SECONDS
+    pid = None
+    while pid is None:
+        if time.monotonic() > deadline:
+            return []
+        jobs = engine.store.jobs(experiment)
+        pid = next((job.pid for job in jobs if job.replica_rank == rank and not job.ended and job.pid), None)
+        time.sleep(_LOOK_SECONDS)
+    held: dict[int, Process] = {}
+    while True:
+        table = snapshot()
+        tree = [*([table[pid]] if pid in table else []), *descendants([pid], table)]
+        fresh = [process for process in tree if process.pid not in held]
+        if not fresh:
+            return list(held.values())
+        for process in fresh:
+            send_signal(process, signal.SIGSTOP)
+            held[process.pid] = process
+
+
 def find_process(directory: Path, rank: int, name: str) -> Process | None:
     """The process that faults call ``name``, of a replica of the rehearsal in ``directory``."""
     for process in sorted(snapshot().values()):
@@ -129,100 +176,6 @@ def processes_left(directory: Path) -> int:
         process.alive and _environment(process.pid).get("PRIMEBEAKER_REHEARSAL_DIR") == str(directory)
         for process in snapshot().values()
     )
-
-
-def judge(
-    injector: Injector,
-    experiment: Experiment,
-    *,
-    ended_at: float,
-    checkpoints: Sequence[Mapping[str, Any]],
-    steps: Sequence[Mapping[str, Any]],
-    last_step: int,
-    left: int,
-    multi_node: bool,
-) -> list[dict[str, Any]]:
-    """One row a fault: what was expected, what was seen, whether it held.
-
-    Args:
-        injector: What struck.
-        experiment: How the run ended.
-        ended_at: ``time.monotonic()`` of its end.
-        checkpoints: The report's checkpoint rows.
-        steps: The report's step rows.
-        last_step: The step the run was to reach.
-        left: Processes of the rehearsal still alive.
-        multi_node: Whether roles run the topology; Prime-RL's single-node launcher ends with 1 whatever failed.
-    """
-    rows = []
-    for number, fault in enumerate(injector.faults):
-        strike = injector.strikes.get(number)
-        seen, held = _seen(fault, strike, experiment, ended_at, checkpoints, steps, last_step)
-        code = expected_code(fault, multi_node=multi_node)
-        if held and code is not None:
-            ended_with = {job.replica_rank or 0: job.status.exit_code for job in experiment.latest_jobs}[fault.rank]
-            held = ended_with == code
-            seen = seen if held else f"{seen}; expected {code} of replica {fault.rank}"
-        if left:
-            seen, held = f"{seen}; {left} processes left", False
-        rows.append({"spec": fault.text, "expected": fault.expected, "observed": seen, "ok": held})
-    return rows
-
-
-def expected_code(fault: Fault, *, multi_node: bool) -> int | None:
-    """The exit code a replica must end with after one of its processes was killed or made to exit; else None."""
-    if fault.what not in ("kill", "exit"):
-        return None
-    own = int(fault.values["code"]) if fault.what == "exit" else 128 + signal.Signals[f"SIG{fault.values['signal']}"]
-    if fault.process == "role":
-        return own
-    # torchrun ends with 1 whatever its worker ended with.
-    return own if multi_node and not fault.process.startswith("worker") else 1
-
-
-def _seen(
-    fault: Fault,
-    strike: _Strike | None,
-    experiment: Experiment,
-    ended_at: float,
-    checkpoints: Sequence[Mapping[str, Any]],
-    steps: Sequence[Mapping[str, Any]],
-    last_step: int,
-) -> tuple[str, bool]:
-    state = experiment.state
-    codes = {job.replica_rank or 0: job.status.exit_code for job in experiment.latest_jobs}
-    shown = ", ".join(f"replica {rank} {code}" for rank, code in sorted(codes.items()))
-    ending = f"experiment {state}; exit codes: {shown}"
-    if fault.what == "model-bad":
-        errors = sum(int(step.get("errors") or 0) for step in steps)
-        return f"{ending}; {errors} rollout errors", state == "succeeded" and bool(steps)
-    if fault.what in ("corrupt", "midsave"):
-        return _seen_step(_step_of(fault, last_step), checkpoints)
-    if strike is None:
-        return f"it never struck; {ending}", False
-    if fault.what == "preempt":
-        newest = max((int(row["step"]) for row in checkpoints if row["complete"]), default=0)
-        if fault.values["restart"] == "true":
-            return f"{ending}; newest complete step {newest}", state == "succeeded" and newest == last_step
-        return ending, state == "preempted" or (state == "succeeded" and newest == last_step)
-    down = ended_at - strike.at
-    ended = f"{ending}; down after {down:.1f} s"
-    if fault.what in ("kill", "exit"):
-        return ended, state == "failed" and down <= _DOWN_SECONDS
-    return ended, state not in ("succeeded", "running", "created")
-
-
-def _seen_step(step: int, checkpoints: Sequence[Mapping[str, Any]]) -> tuple[str, bool]:
-    row = next((row for row in checkpoints if row["step"] == step), None)
-    if row is None:
-        return f"step {step} is not there", False
-    if row["complete"]:
-        return f"step {step} counts as complete", False
-    return f"step {step} lacks {', '.join(row['missing'])}", True
-
-
-def _step_of(fault: Fault, last_step: int) -> int:
-    return int(fault.values["step"]) or last_step
 
 
 def _target(fault: Fault, layout: Layout, step: int) -> Path:

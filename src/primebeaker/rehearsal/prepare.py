@@ -16,6 +16,7 @@ from primebeaker.launch.plan import Extras, LaunchPlan, plan_launch
 from primebeaker.launch.settings import LaunchSettings
 from primebeaker.launch.topology import Kind
 from primebeaker.local import Rehearsal
+from primebeaker.rehearsal.faults import check_faults, missing_services, parse_faults
 from primebeaker.rehearsal.local_ports import free_gateway_port, own_ports
 from primebeaker.rehearsal.options import RehearsalOptions, default_timeout
 from primebeaker.rehearsal.programs import install_programs
@@ -88,6 +89,8 @@ def prepare(kind: Kind, settings: LaunchSettings, options: RehearsalOptions) -> 
     relaxed = _relaxed(kind, settings)
     # The user's own file is what mistakes are told about, with its own lines.
     checked = plan_launch(kind, relaxed, Extras(any_path=True))
+    faults = parse_faults(options.faults)
+    check_faults(faults, checked.topology)
     problems = _before_paying(kind, settings)
     work_dir, owned = _work_dir(options)
     try:
@@ -100,7 +103,10 @@ def prepare(kind: Kind, settings: LaunchSettings, options: RehearsalOptions) -> 
         timeout = options.timeout or default_timeout(checked.topology.nodes)
         plan = plan_launch(
             kind,
-            _rehearsed(relaxed, checked, config, work_dir, timeout, None if port is None else port.number),
+            replace(
+                _rehearsed(relaxed, checked, config, work_dir, timeout, None if port is None else port.number),
+                required_services=missing_services(faults),
+            ),
             Extras(any_path=True, toml_data=document.text.encode()),
         )
         document.write(config)

@@ -12,8 +12,9 @@ from primebeaker.beaker.models import Job
 from primebeaker.local import LocalEngine
 from primebeaker.prime_rl.checkpoint_rules import rl_rule_of, sft_rule
 from primebeaker.prime_rl.checkpoints import list_steps
+from primebeaker.rehearsal.expectations import Seen, judge
 from primebeaker.rehearsal.follow import Followed, read_records, role_events, run_layout
-from primebeaker.rehearsal.injection import Injector, judge
+from primebeaker.rehearsal.injection import Injector
 from primebeaker.rehearsal.prepare import PreparedRehearsal, Problem
 
 __all__ = ["build_report", "exit_code"]
@@ -75,16 +76,19 @@ def _faults(
     checkpoints: Sequence[Mapping[str, Any]],
     steps: Sequence[Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
-    return judge(
-        injector,
-        followed.experiment,
+    seen = Seen(
+        experiment=followed.experiment,
+        timed_out=followed.timed_out,
         ended_at=followed.ended_at,
         checkpoints=checkpoints,
         steps=steps,
+        ends=_ends(prepared),
         last_step=prepared.steps,
         left=followed.left,
         multi_node=prepared.plan.topology.multi_node,
+        barrier_seconds=prepared.plan.settings.rendezvous_timeout_seconds or prepared.timeout,
     )
+    return judge(injector, seen)
 
 
 def exit_code(report: Mapping[str, Any]) -> int:
@@ -278,10 +282,14 @@ def _failure(prepared: PreparedRehearsal, followed: Followed, engine: LocalEngin
 
 def _first_cause(prepared: PreparedRehearsal) -> str | None:
     """What the roles agree on as the first cause, with the last lines of the process that ended."""
-    for event in role_events(prepared.output_dir):
-        if event.get("event") == "shutdown" and event.get("message"):
-            return str(event["message"])
-    return None
+    return next((str(event["message"]) for event in _ends(prepared) if event.get("message")), None)
+
+
+def _ends(prepared: PreparedRehearsal) -> list[dict[str, Any]]:
+    """Every role's word on why it ended; roles that end early leave it in the rendezvous directory."""
+    early = sorted(Path(prepared.plan.paths.rendezvous).glob("*/logs/rank_*.jsonl"))
+    events = [*role_events(prepared.output_dir), *(record for path in early for record in read_records(path))]
+    return [event for event in events if event.get("event") == "shutdown"]
 
 
 def _notices(prepared: PreparedRehearsal, followed: Followed, engine: LocalEngine) -> list[str]:

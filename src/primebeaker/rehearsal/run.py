@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from primebeaker.errors import Mistakes, UserError
 from primebeaker.launch.settings import LaunchSettings
 from primebeaker.launch.topology import Kind
 from primebeaker.local import LocalEngine
-from primebeaker.rehearsal.faults import Fault, parse_faults
+from primebeaker.rehearsal.faults import parse_faults
 from primebeaker.rehearsal.follow import follow, run_layout
 from primebeaker.rehearsal.injection import Injector
 from primebeaker.rehearsal.options import RehearsalOptions
@@ -46,7 +45,6 @@ def rehearse(
     faults = parse_faults(options.faults)
     prepared = prepare(kind, settings, options)
     try:
-        _check_ranks(faults, prepared.plan.topology.nodes)
         engine = engine or LocalEngine()
         injector = Injector(faults, prepared.work_dir / "rehearsal", progress)
         followed = follow(prepared, engine, progress, injector)
@@ -54,11 +52,3 @@ def rehearse(
         return build_report(prepared, followed, engine, injector)
     finally:
         prepared.remove()
-
-
-def _check_ranks(faults: Sequence[Fault], nodes: int) -> None:
-    mistakes = Mistakes()
-    for fault in faults:
-        if fault.rank >= nodes:
-            mistakes.add(UserError(f"--fault {fault.text!r}: rank = {fault.rank}: this launch has {nodes} replicas"))
-    mistakes.raise_if_any()

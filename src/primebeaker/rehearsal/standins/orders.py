@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ __all__ = ["active_faults", "die_midsave", "hold", "obey_exit", "own_name"]
 _HOLD_SECONDS = 60.0
 _LOOK_SECONDS = 0.05
 _EFFECT_SECONDS = 0.5
+_TELL_SECONDS = 1.0
 _ENGINE_FOLDER = re.compile(r"node_[0-9]+_rank([0-9]+)")
 
 
@@ -39,6 +41,11 @@ def hold(step: int) -> None:
                 time.sleep(_LOOK_SECONDS)
             # What was struck must take effect before the run goes on, or a short run would end first.
             time.sleep(_EFFECT_SECONDS)
+            # Peers need their time-out to miss a role; what is logged meanwhile keeps the stall watch from being first.
+            while fault.what == "hang" and fault.process == "role" and time.monotonic() < deadline:
+                sys.stdout.write(f"Held after step {step}\n")
+                sys.stdout.flush()
+                time.sleep(_TELL_SECONDS)
 
 
 def die_midsave(step: int, last: int | None) -> None:

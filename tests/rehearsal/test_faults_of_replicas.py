@@ -1,0 +1,61 @@
+"""Faults of two replicas, struck for real: how the topology ends, and that the fixture finds nothing left running."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from primebeaker.launch.settings import LaunchSettings
+from primebeaker.rehearsal.options import RehearsalOptions
+from primebeaker.rehearsal.run import rehearse
+
+from .conftest import ROOT
+
+MULTINODE = ROOT / "examples/rl/multinode.toml"
+
+
+def struck(*faults: str, timeout: float = 100.0) -> dict:
+    """The report of a rehearsal of two steps on two replicas."""
+    options = RehearsalOptions(steps=2, no_rollouts=True, timeout=timeout, faults=faults)
+    return rehearse("rl", LaunchSettings(toml=MULTINODE), options)
+
+
+def codes(report: dict) -> list[int]:
+    return [row["exit_code"] for row in report["replicas"]]
+
+
+def test_a_killed_engine_of_the_second_replica_takes_all_down(home: Path) -> None:
+    report = struck("kill:rank=1,process=engine0")
+    assert report["ok"], report["faults"]
+    assert codes(report)[1] == 137
+
+
+def test_a_replica_that_never_comes_is_named_by_the_leader(home: Path) -> None:
+    report = struck("late:rank=1,seconds=60", timeout=20)
+    assert report["ok"], report["faults"]
+    assert codes(report)[0] == 93
+    assert "rank 1 of 2" in report["failure"]["cause"]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "late:rank=1,seconds=5",
+        "late:rank=0,seconds=60",
+        "no-service:name=terminal",
+        "kill:rank=1,process=role",
+        "kill:process=gateway",
+        "kill:process=worker1",
+        "exit:process=router,code=9",
+        "hang:process=orchestrator",
+        "hang:rank=1,process=role",
+        "preempt:rank=1",
+        "preempt:rank=1,restart=true",
+        "restart-alone:rank=1",
+    ],
+)
+def test_each_fault_leads_to_what_must_follow(home: Path, fault: str) -> None:
+    report = struck(fault, timeout=60)
+    assert report["ok"], report["faults"]

@@ -87,7 +87,7 @@ def test_the_experiment_id_is_the_record_s_own(printed: object, experiment_id: s
         ({"stdout": "Experiment 01A submitted"}, UnclearOutcome, "'Experiment 01A submitted'"),
         ({"stdout": '{"jobs": []}'}, UnclearOutcome, "no experiment ID"),
         ({"stdout": '[{"id": "1"}, {"id": "2"}]'}, UnclearOutcome, "several experiment IDs"),
-        ({"kill": signal.SIGKILL}, ExternalError, "could not create"),
+        ({"kill": signal.SIGKILL}, UnclearOutcome, "beaker was killed by signal 9; experiment literegistry-base"),
     ],
 )
 def test_every_unclear_end_names_the_experiment(

@@ -21,7 +21,7 @@ def submit_as(native: NativeStack, values: dict[str, Any], experiment_name: str)
 
     Returns:
         ``{"outcome": …}`` with ``created`` (and what Beaker printed under ``beaker``), ``not_json`` (``output``),
-        ``refused`` (``detail``), ``no_beaker``, or ``directory`` (``path``, ``detail``).
+        ``refused`` (``detail``), ``killed`` (``signal``), ``no_beaker``, or ``directory`` (``path``, ``detail``).
     """
 
     class Named(native.launcher_class):  # type: ignore[misc, name-defined]
@@ -37,6 +37,9 @@ def submit_as(native: NativeStack, values: dict[str, Any], experiment_name: str)
     except json.JSONDecodeError as error:
         return {"outcome": "not_json", "output": error.doc}
     except RuntimeError as error:
+        code = getattr(error.__cause__, "returncode", 0)
+        if code < 0:
+            return {"outcome": "killed", "signal": -code}
         return {"outcome": "refused", "detail": str((error.__cause__ and _detail(error.__cause__)) or error)}
     except OSError as error:
         if error.filename == "beaker":

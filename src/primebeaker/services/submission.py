@@ -146,6 +146,8 @@ def _failure(deployment: Deployment, outcome: dict[str, Any]) -> PrimeBeakerErro
         case "not_json":
             output = masked(str(outcome["output"])[:_MOST_DETAIL], deployment.passwords).strip()
             return UnclearOutcome(f"beaker's answer is not JSON: {output!r}; {_may_exist(deployment)}")
+        case "killed":
+            return UnclearOutcome(f"beaker was killed by signal {outcome['signal']}; {_may_exist(deployment)}")
         case "no_beaker":
             return _no_beaker()
         case _:

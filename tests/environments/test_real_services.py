@@ -49,7 +49,7 @@ def services(tmp_path_factory):
     home = tmp_path_factory.mktemp("services")
     registry = f"sqlite://{home}/registry.db"
     ports = {name: free_port() for name in ("gateway", "code_server", "terminal_server")}
-    common = {"host": "127.0.0.1", "registry": registry}
+    common = {"host": "127.0.0.1", "registry": registry, "heartbeat_interval": 1}
     programs = home / "bin"
     programs.mkdir()
     for program in ("grep", "sort", "head", "wc", "cat"):
@@ -58,7 +58,7 @@ def services(tmp_path_factory):
         "gateway": ["literegistry.gateway", {**common, "advertise_host": "127.0.0.1"}],
         "code_server": [
             "literegistry.services.code_server",
-            {**common, "pool_size": 1, "preimport_tools": "json", "default_tools": "json"},
+            {**common, "pool_size": 2, "preimport_tools": "json", "default_tools": "json"},
         ],
         "terminal_server": [
             "literegistry.services.terminal_server",
@@ -118,7 +118,10 @@ def call(command):
 
 def test_code_runs_in_the_python_server(services, row, play):
     module = "primebeaker.environments.jtc_code_tool_label_env"
-    env = vf.load_environment(module, dataset=row, code_server_url=f"{services}/python")
+    env = vf.load_environment(
+        module, dataset=row, code_server_url=f"{services}/python", max_runtime=30, timeout=100, max_retries=6
+    )
+    wait_for(lambda: post(f"{services}/python", {"code": "print(1)", "model": "python"})[0] == 200)
     played = play(env, [code("print(len(context.split()))"), RIGHT])
     assert played.output["error"] is None
     assert played.prompts[1][-1]["content"].startswith("```stdout\n3\n"), played.prompts[1][-1]["content"]

@@ -17,6 +17,7 @@ from typing import Any
 
 import verifiers as vf
 from verifiers.decorators import discover_decorated
+from verifiers.utils.message_utils import normalize_messages
 
 from primebeaker.environments._shared.behaviour import (
     Behaviour,
@@ -125,10 +126,10 @@ class AdaptedEnvironment(vf.MultiTurnEnv):  # type: ignore[misc]  # Verifiers ha
         message = plain_message(state["trajectory"][-1]["completion"][-1])
         await _guarded(self.behaviour.observe(self, state, message))
 
-    async def env_response(self, messages: Any, state: State, **kwargs: Any) -> list[Message]:
+    async def env_response(self, messages: Any, state: State, **kwargs: Any) -> list[Any]:
         """The messages that answer the last reply."""
         answered: list[Message] = await _guarded(self.behaviour.respond(self, state))
-        return answered
+        return list(normalize_messages(answered, field_name="env_response"))
 
     @vf.cleanup  # type: ignore[untyped-decorator]
     async def clean_up_behaviour(self, state: State) -> None:

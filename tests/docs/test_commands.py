@@ -44,7 +44,7 @@ def commands(page: Path) -> list[Command]:
 def test_documented_commands_run(page: Path, tmp_path: Path) -> None:
     for name in ("examples", "tools", "src"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("Makefile", "pyproject.toml"):
+    for name in ("Makefile", "pyproject.toml", "requirements.lock"):
         shutil.copy(ROOT / name, tmp_path / name)
     home = tmp_path / "home"
     home.mkdir()

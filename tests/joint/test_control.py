@@ -82,6 +82,8 @@ def test_a_launcher_that_was_killed_between_the_creations_leaves_a_way_to_both(
     (receipt,) = (mount / "primebeaker" / "runs").glob("*.json")
     state = json.loads(receipt.read_text())["state"]
     assert state == ("creating_service" if during == "service" else "service_created")
+    recorder.answer({"match": ["experiment", "get"], "code": 1, "stderr": "lookup beaker.org: no such host"})
+    assert primebeaker("run", "stop", f"--config={config}").code == 3, "what may run must not pass for stopped"
     created = {"created": "2099-01-01T00:00:00Z", "state": "running"}
     recorder.answer(
         {

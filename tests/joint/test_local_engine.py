@@ -99,6 +99,8 @@ def test_the_services_of_a_joint_run_end_with_its_training(
     config = run_file(toml="single.toml", head="", service="registry: redis://h:1")
     launched = json.loads(_run(local, "run", "launch", f"--config={config}").stdout)
     assert launched["service_experiment_id"] != launched["rl"]["experiment_id"]
+    told = json.loads(_run(local, "run", "stop", f"--config={config}", "--dry-run").stdout)
+    assert told["rl"]["command"] == ["primebeaker", "stop", launched["rl"]["experiment_id"], "--engine=local"]
     seen = _until(
         local,
         ["run", "status", f"--config={config}"],

@@ -49,6 +49,9 @@ def mended(receipt: Receipt, engine: Engine) -> Receipt:
     """The receipt with the IDs that a crash of the launcher left out, looked up by the experiments' names.
 
     What is found is written back into the receipt.
+
+    Raises:
+        ExternalError: The engine cannot tell whether there is an experiment of that name.
     """
     since = datetime.fromisoformat(receipt.created_at)
     service = _known(receipt.service, engine, since)
@@ -95,7 +98,7 @@ def stop_run(receipt: Receipt, engine: Engine | None) -> dict[str, Any]:
         if identifier is None:
             result[what] = {"id": None, "command": None}
             continue
-        result[what] = {"id": identifier, "command": stop_command(identifier)}
+        result[what] = {"id": identifier, "command": stop_command(identifier, receipt.engine)}
         if engine is None:
             continue
         if has_ended(engine, identifier):
@@ -104,7 +107,7 @@ def stop_run(receipt: Receipt, engine: Engine | None) -> dict[str, Any]:
         reason = stop_surely(engine, identifier)
         if reason is not None:
             failed.append(f"{what} experiment {identifier} could not be stopped ({reason})")
-            failed.append(f"stop it by hand: {' '.join(stop_command(identifier))}")
+            failed.append(f"stop it by hand: {' '.join(stop_command(identifier, receipt.engine))}")
     if failed:
         raise ExternalError("; ".join(failed))
     return result

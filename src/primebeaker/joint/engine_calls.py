@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from primebeaker.beaker.engine import Engine
 from primebeaker.beaker.models import ENDED, Experiment
-from primebeaker.beaker.refusals import is_over
+from primebeaker.beaker.refusals import is_over, is_unknown
 from primebeaker.errors import PrimeBeakerError, UserError
 
 __all__ = ["find_by_name", "has_ended", "stop_surely"]
@@ -19,28 +19,28 @@ _CLOCK_SKEW = timedelta(seconds=30)
 
 
 def find_by_name(engine: Engine, name: str, *, since: datetime) -> Experiment | None:
-    """The experiment of ours with this name that was created since; None when there is none or none can be asked.
+    """The experiment of ours with this name that was created since; None when there is none.
 
     Args:
         engine: Where it would run.
         name: Its name.
         since: When the launch began. An older experiment of that name is not ours.
+
+    Raises:
+        ExternalError: The engine cannot tell.
     """
-    candidates = [name]
+    account = engine.whoami().name if engine.name == "beaker" else ""
     try:
-        account = engine.whoami().name
-    except PrimeBeakerError:
-        account = ""
-    if account and engine.name == "beaker":
-        candidates = [f"{account}/{name}"]
-    for candidate in candidates:
-        try:
-            found = engine.get(candidate)
-        except PrimeBeakerError:
-            continue
-        if found.id and found.created is not None and found.created >= since - _CLOCK_SKEW:
-            return found
-    return None
+        found = engine.get(f"{account}/{name}" if account else name)
+    except UserError:
+        # The embedded engine does not know it.
+        return None
+    except PrimeBeakerError as error:
+        if is_unknown(str(error)):
+            return None
+        raise
+    ours = found.id and found.created is not None and found.created >= since - _CLOCK_SKEW
+    return found if ours else None
 
 
 def has_ended(engine: Engine, experiment_id: str) -> bool | None:

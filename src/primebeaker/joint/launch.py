@@ -208,7 +208,10 @@ class _Launch:
             ) from error
 
     def _find(self, name: str) -> str | None:
-        found = find_by_name(self.engine, name, since=self.began)
+        """The ID of what may have been created; None also when the engine cannot tell, as the message then does."""
+        found = None
+        with contextlib.suppress(PrimeBeakerError):
+            found = find_by_name(self.engine, name, since=self.began)
         return found.id if found is not None else None
 
     def _rolled_back(self, error: BaseException) -> PrimeBeakerError:
@@ -235,7 +238,7 @@ class _Launch:
                     told.append(f"stopped {what} experiment {identifier}")
                 else:
                     told.append(f"{what} experiment {identifier} could not be stopped ({reason})")
-                    commands.append(" ".join(stop_command(identifier)))
+                    commands.append(" ".join(stop_command(identifier, self.engine.name)))
         except Abandoned:
             return Interrupted("left while created experiments were being stopped; the commands above stop them")
         self._note_rollback(failed=bool(commands))
@@ -273,7 +276,7 @@ class _Launch:
     def _tell_commands(self, created: list[tuple[str, str | None]]) -> None:
         for _, identifier in created:
             if identifier is not None:
-                self.say(" ".join(stop_command(identifier)))
+                self.say(" ".join(stop_command(identifier, self.engine.name)))
 
 
 def _described(error: BaseException) -> tuple[str, int]:

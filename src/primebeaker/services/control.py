@@ -22,8 +22,10 @@ def check_experiment_id(experiment_id: str) -> str:
     return experiment_id
 
 
-def stop_command(experiment_id: str) -> list[str]:
-    """The command that stops an experiment by hand."""
+def stop_command(experiment_id: str, engine: str = "beaker") -> list[str]:
+    """The command that stops an experiment of an engine by hand."""
+    if engine == "local":
+        return ["primebeaker", "stop", experiment_id, "--engine=local"]
     return ["beaker", "experiment", "stop", experiment_id]
 
 

@@ -310,3 +310,23 @@ def test_interrupted_while_the_program_starts(monkeypatch, capsys) -> None:
     monkeypatch.setattr("primebeaker.cli.app.build_app", interrupted)
     assert main(["rl", "preview"]) == 130
     assert capsys.readouterr() == ("", "primebeaker: error: interrupted\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["diff", "a.toml"], "B is missing; write: primebeaker diff A B"),
+        (["diff"], "A and B are missing; write: primebeaker diff A B"),
+        (["diff", "--format=json", "a.toml"], "B is missing; write: primebeaker diff A B"),
+    ],
+)
+def test_missing_words_are_named(capsys, words, expected) -> None:
+    """What is left out is told by its name in the usage line, with the line to write."""
+    app = new_app("primebeaker", "Test.")
+
+    @app.command
+    def diff(a: Path, b: Path, /, *, options: Annotated[OutputOptions | None, Parameter(name="*")] = None) -> Result:
+        return Result([str(a), str(b)])
+
+    assert run(app, words) == 2
+    assert capsys.readouterr().err == f"primebeaker: error: {expected}\n"

@@ -21,6 +21,7 @@ def test_order_and_exact_values(plan, variables) -> None:
         ({"environment": (("A", ""),)}, "--env A: expected a value after '='"),
         ({"environment": (("A", "x\0"),)}, "--env A: expected a value without NUL characters"),
         ({"environment": (("A", "1"),), "secrets": (("A", "s"),)}, "A is set by both --env and --secret; keep one of them"),
+        ({"environment": (("HF_TOKEN", "x"),), "secrets": (("HF_TOKEN", "my_hf"),)}, "HF_TOKEN is set by both --env and --secret; keep one of them"),
         ({"secrets": (("A", "s"), ("A", "t"))}, "--secret A is given twice with different values, 's' and 't'"),
         ({"secrets": (("A", "a b"),)}, "--secret A: expected the name of a Beaker secret"),
         ({"environment": (("WANDB_RUN_ID", "z"),)}, "--env WANDB_RUN_ID: this variable is reserved, --wandb-run-id sets it; use --wandb-run-id"),

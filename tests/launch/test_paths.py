@@ -85,10 +85,10 @@ def test_what_must_lie_under_the_mount(lines, changes, settings, expected) -> No
     [
         ("/elsewhere/data", 'data.name = "/elsewhere/data": /elsewhere/data is not under the mount'),
         ("../data", 'data.name = "../data": '),
-        ("a/b/c", 'data.name = "a/b/c": expected a path or the id of a hub dataset (owner/name)'),
-        ("a b", 'data.name = "a b": expected a path or the id of a hub dataset'),
+        ("a/b/c", 'data.name = "a/b/c": expected a path that exists under the working directory /weka, or the id of a hub dataset (owner/name); pass --working-dir'),
+        ("a b", 'data.name = "a b": expected a path that exists under the working directory /weka'),
     ],
-)
+)  # fmt: skip
 def test_sft_data_names(lines, name, line) -> None:
     assert any(line in found for found in lines("sft", {"data.name": name}))
 
@@ -115,3 +115,20 @@ def test_absolute_names_outside_the_mount_are_warned_about(plan) -> None:
     assert [warning.split(": ")[1] for warning in made.warnings] == [
         'orchestrator.train.source[0].legacy.args.dataset = "/opt/d.jsonl"', 'trainer.model.name = "/opt/model"'
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "warned"),
+    [
+        ("data/train.jsonl", True), ("./data", True), ("~/data", True), ("a/b/c", True), ("owner/name", False),
+        ("name", False), ("here/train.jsonl", False), ("/opt/elsewhere.jsonl", False),
+    ],
+)  # fmt: skip
+def test_rl_datasets_that_are_not_there_are_warned_about(plan, mount, name, warned) -> None:
+    """A wrong data path of an environment is told before a GPU waits for it; a hub id is not looked up."""
+    (mount / "here").mkdir()
+    (mount / "here" / "train.jsonl").write_text("{}\n")
+    made = plan("rl", {"orchestrator.train.source": [{"legacy": {"id": "x", "args": {"dataset": name}}}]})
+    found = [warning for warning in made.warnings if "does not exist here" in warning]
+    assert len(found) == warned
+    assert all(f'orchestrator.train.source[0].legacy.args.dataset = "{name}": {mount}/' in line for line in found)

@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from primebeaker.launch.submit import preflight
+from primebeaker.local import LocalEngine
+
 IMAGE_ID = "01KZVDND2PYP538F5JSGJ469EC"
 
 
@@ -93,6 +96,7 @@ def test_preflight_refuses(submit, beaker, mount, words, answer, expected) -> No
     ("words", "answer", "expected"),
     [
         ("secret list", {"stderr": "no such command", "code": 2}, "pre-flight: beaker refused the secrets of ai2/oe-agents: no such command"),
+        ("secret list", {"stdout": ""}, "no JSON about the secrets of ai2/oe-agents: it printed nothing; going on"),
         ("secret list", {"stdout": "junk"}, "pre-flight: beaker printed no JSON about the secrets of ai2/oe-agents: junk"),
         ("image get", {"stdout": "<html>"}, "pre-flight: beaker printed no JSON"),
         ("image get", {"stdout": [{"id": "x", "committed": "2026-01-01T00:00:00Z", "workspaceRef": {"fullName": "ai2/other"}}]}, "belongs to workspace ai2/other, not to ai2/oe-agents"),
@@ -289,7 +293,9 @@ def test_checkpoints_of_another_launch_are_in_the_way(submit, run_cli, beaker, m
     code, _, err = submit(changes={"ckpt.resume_step": None})
     assert code == 2
     where = folder.rpartition("/")[0]
-    assert f"/weka/runs/rl/{where} already holds checkpoints" in err
+    assert f'output_dir = "runs/rl": {mount}/runs/rl/{where} already holds checkpoints' in err.replace(
+        "/weka", str(mount)
+    )
     for way_out in ("ckpt.resume_step = -1", "primebeaker rl resume", "another output_dir"):
         assert way_out in err
     assert beaker.calls == []
@@ -355,3 +361,9 @@ def test_run_name_that_climbs(submit, beaker, mount) -> None:
     assert receipt["experiment_name"] == "x"
     assert receipt["wandb_run"]["name"] == "../../x"
     assert files(mount) == ["x-l1.json", "x-l1.receipt.json", "x-l1.toml"]
+
+
+def test_secrets_missing_on_this_machine_are_a_warning_with_the_command_that_adds_them(plan, tmp_path) -> None:
+    checked = preflight(plan("rl", {}), LocalEngine(tmp_path / "home"))
+    mend = "'primebeaker local secret write --workspace ai2/oe-agents NAME'"
+    assert f"lacks the secrets HF_TOKEN, WANDB_API_KEY; add each with {mend}" in " ".join(checked.warnings)

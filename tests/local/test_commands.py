@@ -337,7 +337,7 @@ def test_local_doctor_and_gc(local: Callable[..., Said], launch: Launch, engine:
     ("words", "code", "message"),
     [
         (["get", "nobody"], 2, "nobody: no such experiment"),
-        (["stop"], 2, "which experiment?"),
+        (["stop"], 2, "EXPERIMENT_ID is missing"),
         (["wait"], 2, "EXPERIMENT_ID"),
         (["gc", "--older-than=soon"], 2, "--older-than = 'soon': expected a duration like 7d, 12h or 30m"),
         (["list", "--state=ended"], 2, "--state = 'ended': expected"),

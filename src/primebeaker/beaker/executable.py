@@ -228,7 +228,9 @@ class BeakerExecutable(Engine):
         try:
             return parse_json(result.stdout)
         except ValueError as error:
-            raise ExternalError(f"beaker printed no JSON about {what}: {result.first_line}") from error
+            raise ExternalError(
+                f"beaker printed no JSON about {what}: {result.first_line or 'it printed nothing'}"
+            ) from error
 
     def _refusal(self, result: Completed, what: str) -> ExternalError:
         reason = result.first_line or ("no answer in time" if result.timed_out else f"exit code {result.code}")

@@ -126,6 +126,7 @@ def status(
 ) -> Result:
     """Print the state of an experiment and of each of its replicas, and the first cause when it failed."""
     options = options or StatusOptions()
+    _check_choice(experiment_id, options)
     engine = open_engine(options.engine)
     found = experiment_status(_find(engine, experiment_id, options))
     return Result(found.as_dict(), text=lambda: _readable_status(found))
@@ -135,6 +136,7 @@ def logs(experiment_id: str | None = None, /, options: Annotated[LogOptions | No
     """Print an experiment's log lines; with --follow until it ends."""
     options = options or LogOptions()
     since = _time("--since", options.since)
+    _check_choice(experiment_id, options)
     engine = open_engine(options.engine)
     experiment = _find(engine, experiment_id, options)
     style = _style(experiment, options)
@@ -153,6 +155,7 @@ def follow(
 ) -> int:
     """Follow an experiment's lines and changes of state until it ends; Ctrl-C leaves it running."""
     options = options or FollowOptions()
+    _check_choice(experiment_id, options)
     engine = open_engine(options.engine)
     experiment = _find(engine, experiment_id, options)
     selection = Selection(options.rank, options.task, options.tail)
@@ -163,8 +166,9 @@ def follow(
 def stop(*experiment_ids: str, options: Annotated[StopOptions | None, Parameter(name="*")] = None) -> Result:
     """Stop experiments. Stopping one that has ended succeeds."""
     options = options or StopOptions()
-    engine = open_engine(options.engine)
     wanted: Sequence[str | None] = experiment_ids or (None,)
+    _check_choice(wanted[0], options)
+    engine = open_engine(options.engine)
     # All are looked up first: a wrong id stops nothing.
     found = [_find(engine, one, options) for one in wanted]
     outcomes: list[dict[str, Any]] = []
@@ -184,13 +188,17 @@ def stop(*experiment_ids: str, options: Annotated[StopOptions | None, Parameter(
     )
 
 
+def _check_choice(experiment_id: str | None, options: StatusOptions) -> None:
+    """Check that an id or ``--latest`` is given, before any engine is asked."""
+    if experiment_id is not None and options.latest:
+        raise UserError("--latest does not go with an id", hint="give one of the two")
+    if experiment_id is None and not options.latest:
+        raise UserError("EXPERIMENT_ID is missing", hint="give an id or a name, or --latest for your newest one")
+
+
 def _find(engine: Engine, experiment_id: str | None, options: StatusOptions) -> Experiment:
     if experiment_id is not None:
-        if options.latest:
-            raise UserError("--latest does not go with an id", hint="give one of the two")
         return engine.get(experiment_id)
-    if not options.latest:
-        raise UserError("which experiment?", hint="give an id or a name, or --latest for your newest one")
     me = engine.whoami().name
     listed = engine.list(workspace=_workspace(engine, options.workspace), limit=_MOST_LOOKED_AT)
     for experiment in listed:

@@ -150,7 +150,7 @@ def stop(*experiment_ids: str, options: Annotated[HomeOptions | None, Parameter(
     """Stop experiments and wait until nothing of them runs."""
     engine = _open(options or HomeOptions())
     if not experiment_ids:
-        raise UserError("which experiment?", hint="give at least one id or name")
+        raise UserError("EXPERIMENT_ID is missing", hint="give at least one id or name")
     # All are told before the first is waited for, and a wrong id stops nothing.
     rows = [engine.find(one) for one in experiment_ids]
     for row in rows:

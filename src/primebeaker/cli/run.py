@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, MissingArgumentError
 
 from primebeaker.cli.flags import collecting
 from primebeaker.cli.output import OutputOptions, Result, print_result
@@ -60,6 +60,8 @@ def _run(app: App, words: Sequence[str]) -> int:
         cleaned = clean(rest, flags, positional, mistakes, unknown_flag)
         try:
             function, bound, _ = app.parse_args([*chain, *cleaned], exit_on_error=False, print_error=False)
+        except MissingArgumentError as error:
+            mistakes.add(_missing_word(command, chain, cleaned) or UserError(" ".join(str(error).splitlines()[-1:])))
         except CycloptsError as error:
             mistakes.add(UserError(" ".join(str(error).splitlines()[-1:])))
         mistakes.raise_if_any()
@@ -69,6 +71,18 @@ def _run(app: App, words: Sequence[str]) -> int:
         print_result(outcome, chosen)
         return outcome.exit_code
     return outcome if isinstance(outcome, int) else 0
+
+
+def _missing_word(command: App, chain: Sequence[str], cleaned: Sequence[str]) -> UserError | None:
+    """The mistake of leaving out positional words; None when it is no such word that is missing."""
+    names = [argument.names[0] for argument in command.assemble_argument_collection() if argument.index is not None]
+    given = sum(not word.startswith("--") for word in cleaned)
+    if given >= len(names):
+        return None
+    missing = names[given:]
+    usage = " ".join(["primebeaker", *chain, *names])
+    verb = "is" if len(missing) == 1 else "are"
+    return UserError(f"{' and '.join(missing)} {verb} missing", hint=f"write: {usage}")
 
 
 def _unknown_command(command: App, chain: Sequence[str], word: str) -> UserError:

@@ -17,6 +17,7 @@ from primebeaker.config.document import TomlDocument
 from primebeaker.config.environments import unknown_bundled_ids
 from primebeaker.config.generation import Vote, detect_generation, votes
 from primebeaker.config.paths import every_path, format_path, kind_of
+from primebeaker.config.render import render_inline
 from primebeaker.errors import UserError, did_you_mean
 from primebeaker.redaction import MASK, looks_like_credential, mask_url_passwords, names_a_secret
 
@@ -374,5 +375,5 @@ def _presentable(path: tuple[str | int, ...], value: Any) -> Any:
 
 
 def _shown(value: Any) -> str:
-    text = "true" if value is True else "false" if value is False else repr(value)
+    text = render_inline(value)
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 1]}…"

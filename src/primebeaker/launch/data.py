@@ -9,7 +9,7 @@ from pathlib import Path
 from primebeaker.launch.keys import Keys
 from primebeaker.launch.paths import Mount, classify_data_name
 
-__all__ = ["check_data_paths", "existing_checkpoints", "outside_mount"]
+__all__ = ["check_data_paths", "existing_checkpoints", "missing_datasets", "outside_mount"]
 
 _STEP = re.compile(r"step_(0|[1-9][0-9]*)")
 
@@ -34,16 +34,38 @@ def check_data_paths(keys: Keys, mount: Mount, working_dir: str, home_dir: str) 
         reference = classify_data_name(name, working_dir)
         if reference is None:
             keys.refuse(
-                key, "expected a path or the id of a hub dataset (owner/name)", "a path that is meant starts with ./"
+                key,
+                f"expected a path that exists under the working directory {working_dir}, "
+                "or the id of a hub dataset (owner/name)",
+                "pass --working-dir with the directory it is relative to, or begin a path that is not here with ./",
             )
             continue
         if not reference.local:
             continue
-        path = home_dir + name[1:] if name == "~" or name.startswith("~/") else name
+        path = _at_home(name, home_dir)
         with keys.mistakes.collect():
             mount.task_path(path, keys.shown(key), base=working_dir, file=keys.file, line=keys.line_of(key))
             if mount.visible and not (Path(working_dir) / path).exists():
                 warnings.append(keys.warning(key, "this path does not exist here"))
+    return warnings
+
+
+def missing_datasets(keys: Keys, mount: Mount, working_dir: str, home_dir: str) -> list[str]:
+    """A warning for each ``dataset`` argument of an environment that is a local path and does not exist.
+
+    Says nothing where the mount is not visible, nor about a path outside it, which may be in the image.
+    """
+    if not mount.visible:
+        return []
+    warnings: list[str] = []
+    for path, value in keys.strings():
+        if not path.endswith("args.dataset") or not _is_data_path(value):
+            continue
+        full = Path(working_dir) / _at_home(value, home_dir)
+        if (not value.startswith("/") or full.is_relative_to(mount.path)) and not full.exists():
+            warnings.append(
+                keys.warning(path, f"{full} does not exist here", "relative paths in the TOML begin at --working-dir")
+            )
     return warnings
 
 
@@ -61,6 +83,15 @@ def outside_mount(keys: Keys, mount: Mount) -> list[str]:
                 )
             )
     return warnings
+
+
+def _at_home(path: str, home_dir: str) -> str:
+    return home_dir + path[1:] if path == "~" or path.startswith("~/") else path
+
+
+def _is_data_path(name: str) -> bool:
+    """Whether a dataset argument can only be a path: hub ids have one slash and no file ending."""
+    return name.startswith(("/", ".", "~")) or name.count("/") > 1 or name.endswith((".jsonl", ".json", ".parquet"))
 
 
 def existing_checkpoints(output_dir: str, ckpt_output_dir: str | None) -> Path | None:

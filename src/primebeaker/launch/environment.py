@@ -103,10 +103,14 @@ def check_user_environment(
     """The variables of ``--env`` and ``--secret`` after every check; all mistakes are collected."""
     values: dict[str, str] = {}
     references: dict[str, str] = {}
+    secret_names = {name for name, _reference in secrets}
     for name, value in environment:
         with mistakes.collect():
             _check_name("--env", name)
             _check_reserved("--env", name)
+            if name in secret_names:
+                # Said before the value is judged: a credential given both ways has two origins to choose from.
+                raise UserError(f"{name} is set by both --env and --secret", hint="keep one of them")
             _check_value(name, value)
             _add_once(values, "--env", name, value)
     for name, reference in secrets:
@@ -115,10 +119,6 @@ def check_user_environment(
             _check_reserved("--secret", name)
             check_secret_reference(f"--secret {name}", reference)
             _add_once(references, "--secret", name, reference)
-    for name in sorted(values.keys() & references.keys()):
-        mistakes.add(UserError(f"{name} is set by both --env and --secret", hint="keep one of them"))
-        # A secret with the same name is the safer reading for the checks that follow.
-        del values[name]
     return UserEnvironment(values, references)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import primebeaker
 from primebeaker.config import CheckReport, TomlDocument, check_toml
 from primebeaker.errors import Mistakes, UserError, UserErrors
-from primebeaker.launch.data import check_data_paths, existing_checkpoints, outside_mount
+from primebeaker.launch.data import check_data_paths, existing_checkpoints, missing_datasets, outside_mount
 from primebeaker.launch.environment import UserEnvironment, check_user_environment, merge_default_secrets
 from primebeaker.launch.facts import TrainingFacts, local_search_model_paths, read_facts
 from primebeaker.launch.images import is_immutable, resolve_image
@@ -142,7 +142,7 @@ class _Planner:
         self._find_placeholders(image, keys)
         self.mistakes.raise_if_any()
         assert topology is not None and paths is not None and image is not None
-        self._find_checkpoints(facts, topology, paths)
+        self._find_checkpoints(facts, topology, paths, keys)
         digest = hashlib.sha256(data).hexdigest()
         run_name = facts.run_name or experiment_name
         entity = facts.entity or self.settings.wandb_entity
@@ -314,8 +314,10 @@ class _Planner:
                     places[place] = mount.task_path(
                         value, keys.shown(path_key), base=base, file=keys.file, line=keys.line_of(path_key)
                     )
+        home = os.fspath(settings.home_dir or mount.path)
         if self.kind == "sft":
-            self.warnings += check_data_paths(keys, mount, base, os.fspath(settings.home_dir or mount.path))
+            self.warnings += check_data_paths(keys, mount, base, home)
+        self.warnings += missing_datasets(keys, mount, base, home)
         self.warnings += outside_mount(keys, mount)
         if len(places.keys() - {"ckpt"}) < len(flags) + 1:
             return None
@@ -334,11 +336,13 @@ class _Planner:
             spec=f"{stem}.json",
         )
 
-    def _find_checkpoints(self, facts: TrainingFacts, topology: Topology, paths: LaunchPaths) -> None:
+    def _find_checkpoints(self, facts: TrainingFacts, topology: Topology, paths: LaunchPaths, keys: Keys) -> None:
         if facts.resumes or (facts.clean and topology.multi_node):
             return
         found = existing_checkpoints(paths.output_dir, paths.ckpt_output_dir)
         if found is not None:
+            own = paths.ckpt_output_dir is not None and found == Path(paths.ckpt_output_dir) / "checkpoints"
+            key = "ckpt.output_dir" if own else "output_dir"
             mend = "add [resume]" if facts.generation == "0.8" else "set ckpt.resume_step = -1"
             self.refusals.append(
                 UserError(
@@ -346,7 +350,9 @@ class _Planner:
                     hint=f"{mend}, use 'primebeaker rl resume', or choose another output_dir"
                     if self.kind == "rl"
                     else f"{mend}, or choose another output_dir",
-                    file=self.settings.toml,
+                    file=keys.file,
+                    line=keys.line_of(key),
+                    key=keys.shown(key),
                 )
             )
 

@@ -80,7 +80,7 @@ def preflight(plan: LaunchPlan, engine: Engine) -> Preflight:
     if answers.secrets is not None:
         plan, missing = _match_secrets(plan, answers.secrets)
         if missing:
-            message = _missing_secrets(missing, plan.settings.workspace)
+            message = _missing_secrets(missing, plan.settings.workspace, engine.name)
             if engine.name != "local":
                 raise message
             warnings.append(str(message))
@@ -136,13 +136,14 @@ def _match_secrets(plan: LaunchPlan, listed: Sequence[str]) -> tuple[LaunchPlan,
     return plan.with_secret_names(known), missing
 
 
-def _missing_secrets(missing: Sequence[str], workspace: str) -> ExternalError:
+def _missing_secrets(missing: Sequence[str], workspace: str, engine: str) -> ExternalError:
     one = len(missing) == 1
+    program = "primebeaker local" if engine == "local" else "beaker"
     return ExternalError(
         f"workspace {workspace} lacks the secret{'' if one else 's'} {', '.join(missing)}",
         hint="add "
         + ("it" if one else "each")
-        + f" with 'beaker secret write --workspace {workspace} {missing[0] if one else 'NAME'}'",
+        + f" with '{program} secret write --workspace {workspace} {missing[0] if one else 'NAME'}'",
     )
 
 

@@ -147,7 +147,15 @@ def _relaxed(kind: Kind, settings: LaunchSettings) -> LaunchSettings:
             image = _NO_IMAGE
     registry = _SOME_REGISTRY if kind == "rl" else None
     secrets = tuple(pair for pair in settings.secrets if pair[0] != "REGISTRY")
-    return replace(settings, image=image, registry=registry, secrets=secrets, required_services=())
+    return replace(
+        settings,
+        image=image,
+        registry=registry,
+        secrets=secrets,
+        required_services=(),
+        # Relative data paths are those of the folder the rehearsal is started in.
+        working_dir=settings.working_dir or Path.cwd(),
+    )
 
 
 def _before_paying(kind: Kind, settings: LaunchSettings) -> list[Problem]:

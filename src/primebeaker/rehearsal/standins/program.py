@@ -127,19 +127,25 @@ def load_config(arguments: Arguments, overrides: Sequence[str] = ()) -> Table:
     return config
 
 
-def visible_gpus(environment: Mapping[str, str] | None = None) -> list[str]:
+def visible_gpus(environment: Mapping[str, str] | None = None, *, all_when_unset: bool = False) -> list[str]:
     """The GPUs this process was given, as ``CUDA_VISIBLE_DEVICES`` names them.
+
+    Args:
+        environment: The process's own by default.
+        all_when_unset: Without the variable all GPUs of the replica are seen, as CUDA does it.
 
     Raises:
         UserError: None were given, one is named twice, or one lies outside the GPUs of this replica.
     """
     environment = os.environ if environment is None else environment
+    assigned = environment.get("GPUS_PER_NODE") or environment.get("BEAKER_ASSIGNED_GPU_COUNT") or ""
+    if all_when_unset and "CUDA_VISIBLE_DEVICES" not in environment and assigned.isdigit():
+        return [str(number) for number in range(int(assigned))]
     devices = [part.strip() for part in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if part.strip()]
     if not devices:
         raise UserError("CUDA_VISIBLE_DEVICES names no GPU")
     if len(set(devices)) != len(devices):
         raise UserError(f"CUDA_VISIBLE_DEVICES = {','.join(devices)}: a GPU is named twice")
-    assigned = environment.get("GPUS_PER_NODE") or environment.get("BEAKER_ASSIGNED_GPU_COUNT") or ""
     if assigned.isdigit() and int(assigned):
         outside = [device for device in devices if device.isdigit() and int(device) >= int(assigned)]
         if outside:

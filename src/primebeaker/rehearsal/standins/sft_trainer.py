@@ -179,7 +179,8 @@ def main(words: list[str]) -> int:
     """Run one rank."""
     config = load_config(parse(words, {}))
     world = world_of()
-    gpus = visible_gpus()
+    # The role of a whole node leaves the choice of GPUs to torchrun.
+    gpus = visible_gpus(all_when_unset=True)
     if world.local_rank >= len(gpus):
         raise UserError(f"LOCAL_RANK = {world.local_rank}: this trainer has the GPUs {','.join(gpus)} only")
     SFTTrainer(config, Ranks(world), load_settings()).train()

@@ -38,6 +38,18 @@ def test_a_replica_that_never_comes_is_named_by_the_leader(home: Path) -> None:
     assert "rank 1 of 2" in report["failure"]["cause"]
 
 
+def test_supervised_fine_tuning_on_two_replicas_is_preempted_and_finishes(home: Path, tmp_path: Path) -> None:
+    """All ranks of both replicas meet, twice; a damaged last checkpoint is told at the end."""
+    toml = tmp_path / "sft.toml"
+    text = (ROOT / "examples/sft/config.toml").read_text()
+    toml.write_text(text.replace('type = "single_node"\nnum_gpus = 2', 'type = "multi_node"\nnum_nodes = 2'))
+    faults = ("preempt:rank=1,restart=true", "corrupt:file=metadata,how=garbage")
+    report = rehearse("sft", LaunchSettings(toml=toml), RehearsalOptions(steps=2, timeout=60, faults=faults))
+    assert report["ok"], report["faults"]
+    assert codes(report) == [0, 0]
+    assert "truncated .metadata" in report["faults"][1]["observed"]
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize(
     "fault",

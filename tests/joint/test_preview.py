@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from .conftest import changing
+from .conftest import EXAMPLES, changing
 
 
 def _variables(spec: dict) -> dict[str, str]:
@@ -26,6 +27,8 @@ def preview(primebeaker, run_file):
 
 
 def test_a_preview_shows_both_experiments_and_touches_nothing(preview, recorder, mount: Path) -> None:
+    # Where the TOML's relative paths begin for a task; a preview warns of data that is not there.
+    shutil.copytree(EXAMPLES / "data", mount / "examples" / "rl" / "data")
     before = sorted(mount.rglob("*"))
     shown = preview(rl="required_services: {terminal: 4}\nenvironment: {RATIO: 1.50, ON: true, N: 0x10, TEXT: a b}")
     assert [path for path in sorted(mount.rglob("*")) if path not in before] == [mount / "run.yaml"]

@@ -111,3 +111,6 @@ def test_try_against_nothing_reports_infrastructure_errors():
     data = json.loads(done.stdout)
     assert (done.returncode, data["scored"], data["infrastructure_errors"]) == (3, 0, 1)
     assert "ModelError" in data["first_error"]
+    assert "All connection attempts failed" in data["first_error"], "the cause, not only the class of the error"
+    said = "warning: --base-url = http://127.0.0.1:9/v1: no rollout could be scored; the first error: ModelError()"
+    assert said in done.stderr

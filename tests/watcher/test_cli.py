@@ -53,6 +53,9 @@ def test_a_user_s_day(run: Run, family: Tree) -> None:
     assert run("runs", "--format=text").stdout.splitlines()[0].startswith("key")
     # The roots are remembered.
     assert document(run("update"))["files_parsed"] == 0
+    empty = run("index", "runs")
+    assert empty.returncode == 2
+    assert "model is not indexed" in empty.stderr and "the scan found no checkpoint there" in empty.stderr
     indexed = document(run("index", "runs/math-rl/weights/step_5"))
     assert indexed["checkpoint"]["step"] == 5
 
@@ -67,6 +70,8 @@ def test_a_user_s_day(run: Run, family: Tree) -> None:
         (["update", "--path_map=/a", "--repo_root=."], 2, "expected OLD=NEW"),
         (["runs"], 2, "does not exist"),
         (["show", "nothing@1"], 2, "does not exist"),
+        (["index", "nothing"], 2, "/nothing: no such directory; give the directory of a checkpoint"),
+        (["compare", "one"], 2, "expected 2 to 10 references, found 1"),
         (["update", "--train_config_roots=()", "--repo_root=/nowhere"], 2, "no root exists"),
     ],
 )

@@ -181,6 +181,8 @@ def try_environment(name: str, /, options: Annotated[TryOptions | None, Paramete
         return "\n\n".join([*shown, figures_table(data)])
 
     # Without a single scored rollout the figures say nothing: the endpoint or a service has failed.
+    if not summary.scored:
+        warn([f"--base-url = {options.base_url}: no rollout could be scored; the first error: {summary.first_error}"])
     return Result(data, text=readable, exit_code=0 if summary.scored else 3)
 
 

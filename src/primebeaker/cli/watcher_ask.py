@@ -48,7 +48,7 @@ def show(model: str, /, options: Annotated[ShowOptions | None, Flat] = None) -> 
     with reading(database, warn=warn_line) as connection:
         base = str(stored_roots(connection).get("repo_root") or Path.cwd())
         model = str(existing(model, base)) if "/" in model else model
-        found = find_checkpoint(connection, model, base, database)
+        found = find_checkpoint(connection, model, base, f"run primebeaker watcher index {model} --database={database}")
         return result(details.show_model(connection, found, config=options.config))
 
 
@@ -165,7 +165,9 @@ def compare_entities(*ref: str, options: Annotated[CompareOptions | None, Flat] 
     """Scores, hyperparameters and configurations of 2 to 10 runs, checkpoints or evaluations side by side."""
     options = options or CompareOptions()
     if not 2 <= len(ref) <= 10:
-        raise UserError(f"{len(ref)} references; expected 2 to 10")
+        raise UserError(
+            f"expected 2 to 10 references, found {len(ref)}", hint="write: primebeaker watcher compare REF REF"
+        )
     with reading(database_of(options), warn=warn_line) as connection:
         entities = [resolve_reference(connection, item) for item in ref]
         baseline = resolve_reference(connection, options.baseline).key if options.baseline else None

@@ -57,13 +57,11 @@ def existing(value: str, base: str) -> Path:
     return Path.cwd() / path if path.is_absolute() or (Path.cwd() / path).exists() else Path(base) / path
 
 
-def find_checkpoint(connection: Any, model: str, base: str, database: Path) -> Any:
-    """The indexed checkpoint a word names."""
+def find_checkpoint(connection: Any, model: str, base: str, hint: str) -> Any:
+    """The indexed checkpoint a word names; ``hint`` says what to do when there is none."""
     try:
         return resolve_reference(connection, model, base=base, kinds=("checkpoint",))
     except UserError as error:
         if "names no indexed" not in str(error):
             raise
-        raise UserError(
-            f"model is not indexed: {model}", hint=f"run primebeaker watcher index {model} --database={database}"
-        ) from None
+        raise UserError(f"model is not indexed: {model}", hint=hint) from None

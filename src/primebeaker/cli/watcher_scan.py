@@ -18,6 +18,7 @@ from primebeaker.cli.watcher_common import (
     warn_line,
 )
 from primebeaker.cli.watcher_flags import ScanFlags
+from primebeaker.errors import UserError
 from primebeaker.watcher import details, rebuild, serving
 from primebeaker.watcher.database import open_reader, reading
 from primebeaker.watcher.roots import choose_roots, extended, report_roots, stored_roots
@@ -92,6 +93,9 @@ def index(model: str, /, options: Annotated[IndexOptions | None, Flat] = None) -
         connection = open_reader(database, warn=warn_line)
         stored = stored_roots(connection)
         connection.close()
+    elif not Path(path).exists():
+        # Only an index that is there may still know a checkpoint that is gone.
+        raise UserError("no such directory", file=path, hint="give the directory of a checkpoint")
     roots = choose_roots(given, stored, os.environ)
     given = extended(given, roots, train=wanted, model=path)
     flags = {
@@ -99,7 +103,8 @@ def index(model: str, /, options: Annotated[IndexOptions | None, Flat] = None) -
     }
     run_update(database, given, options.scan(wandb_flags=flags), warn=warn_line, kind="index")
     with reading(database, warn=warn_line) as connection:
-        return result(details.show_model(connection, find_checkpoint(connection, path, base, database)))
+        checkpoint = find_checkpoint(connection, path, base, "the scan found no checkpoint there")
+        return result(details.show_model(connection, checkpoint))
 
 
 @dataclass(kw_only=True)

@@ -183,7 +183,10 @@ def _entry(output: Mapping[str, Any]) -> dict[str, Any]:
 
 def _error_text(error: Mapping[str, Any]) -> str:
     message = str(error.get("message") or "").strip()
-    return message or str(error.get("error_chain_repr") or error.get("error"))
+    # An error without a text of its own is named by its class; what caused it then says more.
+    if message in ("", error.get("error")):
+        return str(error.get("error_chain_repr") or error.get("error"))
+    return message
 
 
 def _as_plain(value: Any) -> Any:

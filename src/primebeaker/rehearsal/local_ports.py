@@ -12,13 +12,14 @@ from typing import Any
 from primebeaker.config import TomlDocument
 from primebeaker.prime_rl.contract import GEN_0_7
 
-__all__ = ["GatewayPort", "free_gateway_port", "is_free", "own_ports"]
+__all__ = ["GatewayPort", "gateway_port", "is_free", "own_ports", "port_block"]
 
 _GATEWAY_PORT = 1212
 _TRIES = 200
-#: Single-node rehearsals use blocks of this many ports (inference, weights, and rollouts on two) from this range,
+#: Each rehearsal takes a block of this many ports (inference, weights, rollouts on two, the gateway) from this range,
 #: below the ports that systems give to outgoing connections.
-_BLOCK = 4
+_BLOCK = 5
+_GATEWAY_PLACE = 4
 _FIRST_PORT = 20000
 _RANGE = 8000
 
@@ -42,34 +43,41 @@ def next_free(port: int, *, step: int = 1, width: int = 1) -> int:
     return port
 
 
-def own_ports(document: TomlDocument, launch_id: str) -> TomlDocument:
-    """Give a single-node run ports of its own; multi-node roles find theirs by themselves.
+def port_block(launch_id: str) -> int:
+    """The first port of a rehearsal's own block.
 
-    Prime-RL's single-node launcher takes the ports as they stand in the file, so two rehearsals at once, or one beside
-    a server of somebody else's, would meet on them.
+    Args:
+        launch_id: Spreads rehearsals over the range.
+    """
+    offset = int(hashlib.sha256(launch_id.encode()).hexdigest(), 16) % (_RANGE // _BLOCK) * _BLOCK
+    return next_free(_FIRST_PORT + offset, step=_BLOCK, width=_BLOCK)
+
+
+def own_ports(document: TomlDocument, base: int) -> TomlDocument:
+    """Give a rehearsed RL run ports of its own.
+
+    On Beaker every replica has a host to itself.  Here two rehearsals at once, or one beside a server of somebody
+    else's, would meet on the ports as they stand in the file.
 
     Args:
         document: The copy that is rehearsed.
-        launch_id: Spreads rehearsals over the range.
+        base: What :func:`port_block` gave.
     """
-    if document.get("deployment.type", "single_node") != "single_node":
+    if document.get("inference") is None:
         return document
-    offset = int(hashlib.sha256(launch_id.encode()).hexdigest(), 16) % (_RANGE // _BLOCK) * _BLOCK
-    base = next_free(_FIRST_PORT + offset, step=_BLOCK, width=_BLOCK)
+    single_node = document.get("deployment.type", "single_node") == "single_node"
     server = document.get("inference.server.port", GEN_0_7.ports.router)
-    tables = (
-        ("inference", "inference.server.port", 0),
-        ("weight_broadcast", "weight_broadcast.port", 1),
-        ("rollout_transport", "rollout_transport.port", 2),
-    )
-    for table, key, place in tables:
-        if table == "rollout_transport" and document.get(table) is None:
-            document = document.with_value("rollout_transport.type", "zmq", create=True)
-        if document.get(table) is not None and _has_port(document, table):
-            document = document.with_value(key, base + place, create=True)
-    if document.get("inference") is not None:
-        document = _point_rollouts(document, server, base)
-    return document
+    document = document.with_value("inference.server.port", base, create=True)
+    if document.get("weight_broadcast") is None and not single_node and document.get("trainer.model.lora") is None:
+        # What Prime-RL would resolve to, written out so that it can have a port.
+        document = document.with_value("weight_broadcast.type", "nccl", create=True)
+    if document.get("rollout_transport") is None:
+        document = document.with_value("rollout_transport.type", "zmq", create=True)
+    for table, place in (("weight_broadcast", 1), ("rollout_transport", 2)):
+        if document.get(f"{table}.type") in ("nccl", "zmq"):
+            document = document.with_value(f"{table}.port", base + place, create=True)
+    # Multi-node roles tell the orchestrator where the router is.
+    return _point_rollouts(document, server, base) if single_node else document
 
 
 def _point_rollouts(document: TomlDocument, port: int, moved: int) -> TomlDocument:
@@ -79,10 +87,6 @@ def _point_rollouts(document: TomlDocument, port: int, moved: int) -> TomlDocume
     local = re.compile(rf"(https?://(?:127\.0\.0\.1|localhost)):{port}(?=/|$)")
     listed = [local.sub(rf"\g<1>:{moved}", str(url)) for url in (urls if isinstance(urls, list) else [urls])]
     return document.with_value(key, listed, create=True)
-
-
-def _has_port(document: TomlDocument, table: str) -> bool:
-    return table == "inference" or document.get(f"{table}.type") in ("nccl", "zmq")
 
 
 @dataclass(frozen=True)
@@ -108,7 +112,6 @@ class GatewayPort:
         return document
 
 
-def free_gateway_port(wanted: int | None) -> GatewayPort:
+def gateway_port(wanted: int | None, base: int) -> GatewayPort:
     """Where the gateway of this rehearsal listens."""
-    port = wanted or _GATEWAY_PORT
-    return GatewayPort(port, next_free(port))
+    return GatewayPort(wanted or _GATEWAY_PORT, base + _GATEWAY_PLACE)

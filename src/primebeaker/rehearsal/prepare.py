@@ -17,7 +17,7 @@ from primebeaker.launch.settings import LaunchSettings
 from primebeaker.launch.topology import Kind
 from primebeaker.local import Rehearsal
 from primebeaker.rehearsal.faults import check_faults, missing_services, parse_faults
-from primebeaker.rehearsal.local_ports import free_gateway_port, own_ports
+from primebeaker.rehearsal.local_ports import gateway_port, own_ports, port_block
 from primebeaker.rehearsal.options import RehearsalOptions, default_timeout
 from primebeaker.rehearsal.programs import install_programs
 from primebeaker.rehearsal.settings import RehearsalSettings
@@ -95,8 +95,10 @@ def prepare(kind: Kind, settings: LaunchSettings, options: RehearsalOptions) -> 
     work_dir, owned = _work_dir(options)
     try:
         copied = copy_toml(source, kind, options, work_dir=work_dir, base=base)
-        document = own_ports(copied.document, checked.launch_id) if kind == "rl" else copied.document
-        port = free_gateway_port(relaxed.gateway_port) if kind == "rl" and checked.topology.multi_node else None
+        base_port = port_block(checked.launch_id)
+        document = own_ports(copied.document, base_port) if kind == "rl" else copied.document
+        multi_node_rl = kind == "rl" and checked.topology.multi_node
+        port = gateway_port(relaxed.gateway_port, base_port) if multi_node_rl else None
         if port is not None:
             document = port.rewrite(document)
         config = work_dir / "config.toml"

@@ -160,6 +160,13 @@ def test_switches(preview, word: str, expected: bool) -> None:
     assert preview(word)["write"] is expected
 
 
+@pytest.mark.parametrize("value", ["maybe", "", "2", "None"])
+def test_a_switch_takes_no_other_word(mistakes, value: str) -> None:
+    assert mistakes(f"--write-spec={value}", "--cpu-count=0") == [
+        f"--write-spec = {value!r}: expected true or false", "--cpu-count = 0: expected a number above 0"
+    ]  # fmt: skip
+
+
 def test_same_value_twice_is_no_mistake(preview) -> None:
     assert preview("--priority=low", "--priority", "low")["priority"] == "low"
 

@@ -18,6 +18,10 @@ from primebeaker.errors import Mistakes, UserError, did_you_mean
 __all__ = ["FlagShape", "clean", "command_flags"]
 
 
+#: What may stand behind the ``=`` of a switch.
+_SWITCH_WORDS = frozenset({"true", "false", "1", "0", "yes", "no", "y", "n", "t", "f"})
+
+
 @dataclass(frozen=True)
 class FlagShape:
     """What the pass needs to know about one flag."""
@@ -94,6 +98,9 @@ def clean(
             value = "false" if shape.negative else "true"
         elif shape.switch and shape.negative:
             mistakes.add(UserError(f"{typed} takes no value", hint=f"write {shape.name}={value}"))
+            continue
+        elif shape.switch and value.lower() not in _SWITCH_WORDS:
+            mistakes.add(UserError(f"{shape.name} = {value!r}: expected true or false"))
             continue
         elif not given and shape.without_value is not None:
             value = shape.without_value

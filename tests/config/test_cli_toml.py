@@ -68,6 +68,8 @@ def test_get_prints_json(run, toml, key, printed):
 
 
 def test_get_names_the_nearest_key(run, toml):
+    error = run("get", f"--toml={toml}", "--key=a..b", code=2)
+    assert error == "primebeaker: error: --key: 'a..b' is no TOML path; write it like a.b[0].c\n"
     error = run("get", f"--toml={toml}", "--key=wandb.nam", code=2)
     assert error == f"primebeaker: error: {toml}: no such key wandb.nam; did you mean 'wandb.name'?\n"
 
@@ -131,7 +133,8 @@ def test_edit_in_place_keeps_links_and_permissions(run, toml, tmp_path):
         (["--set=max_steps"], ["--set=max_steps: expected PATH=TOMLVALUE"]),
         (["--set=wandb.name=x"], ["""text is written in quotes: --set='wandb.name="x"'"""]),
         (["--set=max_steps=1\nb = 2"], ["more than one value"]),
-        (["--set=a..b=1"], ["'a..b' is no TOML path"]),
+        (["--set=a..b=1"], ["--set: 'a..b' is no TOML path"]),
+        (["--unset=a..b"], ["--unset: 'a..b' is no TOML path; write it like a.b[0].c"]),
         (["--set=new.key=1"], ["no such table new; create missing tables with --create"]),
         (["--replace-tags"], ["--replace-tags needs at least one --wandb-tag"]),
         (["--in-place", "--stdout"], ["--in-place and --stdout exclude each other"]),

@@ -18,7 +18,15 @@ from primebeaker.config.catalogue import GENERATIONS
 from primebeaker.config.check import CheckReport, check_toml
 from primebeaker.config.differences import as_json, differences
 from primebeaker.config.document import TomlDocument
-from primebeaker.config.edits import Edits, apply_edits, assignment, open_toml, read_training_data, training_data
+from primebeaker.config.edits import (
+    Edits,
+    apply_edits,
+    assignment,
+    flag_path,
+    open_toml,
+    read_training_data,
+    training_data,
+)
 from primebeaker.config.generation import kind_of_toml
 from primebeaker.config.paths import MISSING, expand, lookup, missing, parse_path
 from primebeaker.config.training import TrainingToml, training_class
@@ -49,7 +57,7 @@ def get(options: Annotated[GetOptions | None, Parameter(name="*")] = None) -> Re
     options = options or GetOptions()
     _need(toml=options.toml, key=options.key)
     document = TomlDocument.from_path(options.toml or "")
-    parts = parse_path(options.key or "")
+    parts = flag_path(options.key or "", "--key")
     tree = document.values
     found: list[Any] = []
     try:

@@ -13,11 +13,30 @@ from typing import Any
 from primebeaker.config.binding import TrainingData
 from primebeaker.config.document import TomlDocument
 from primebeaker.config.generation import kind_of_toml
+from primebeaker.config.paths import Path as KeyPath
 from primebeaker.config.paths import parse_path
 from primebeaker.config.training import RLTrainingToml, SFTTrainingToml, TrainingToml
 from primebeaker.errors import Mistakes, UserError, UserErrors
 
-__all__ = ["Edits", "apply_edits", "assignment", "open_toml", "read_training_data", "toml_value", "training_data"]
+__all__ = [
+    "Edits",
+    "apply_edits",
+    "assignment",
+    "flag_path",
+    "open_toml",
+    "read_training_data",
+    "toml_value",
+    "training_data",
+]
+    "Edits",
+    "apply_edits",
+    "assignment",
+    "flag_path",
+    "open_toml",
+    "read_training_data",
+    "toml_value",
+    "training_data",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +138,7 @@ def _free_edits(edits: Edits) -> list[_Edit]:
         return lambda toml: toml.with_value(*assignment(text, "--set"), edits.create)
 
     def unsetting(path: str) -> _Edit:
-        return lambda toml: toml.without_value(path)
+        return lambda toml: toml.without_value(flag_path(path, "--unset"))
 
     return [*map(setting, edits.assignments), *map(unsetting, edits.removals)]
 
@@ -131,10 +150,18 @@ def assignment(text: str, flag: str) -> tuple[str, Any]:
         path = text[:position].strip()
         # Inside an open quote the equals sign belongs to the key.
         if path.count('"') % 2 == 0 and path.count("'") % 2 == 0:
-            parse_path(path)
+            flag_path(path, flag)
             return path, toml_value(text[position + 1 :], flag, path)
         position = text.find("=", position + 1)
     raise UserError(f"{flag}={text}: expected PATH=TOMLVALUE", hint=f"for example {flag}=max_steps=100")
+
+
+def flag_path(text: str, flag: str) -> KeyPath:
+    """The parts of a path given with a flag, which the mistake names."""
+    try:
+        return parse_path(text)
+    except UserError as error:
+        raise UserError(error.message, hint=error.hint, key=flag) from error
 
 
 def toml_value(text: str, flag: str, name: str) -> Any:

@@ -23,7 +23,7 @@ from primebeaker.launch.settings import LaunchSettings
         ("rl", {"clean_output_dir": True}, "clean_output_dir = true: the task restarts automatically, and every restart would delete the run's checkpoints; set it to false"),
         ("rl", {"env_vars": {"CUDA_VISIBLE_DEVICES": "0"}}, "env_vars.CUDA_VISIBLE_DEVICES"),
         ("rl", {"trainer.env_vars": {"WANDB_SHARED_MODE": "1"}}, "trainer.env_vars.WANDB_SHARED_MODE"),
-        ("rl", {"max_steps": "3"}, "max_steps = '3': expected an integer"),
+        ("rl", {"max_steps": "3"}, "max_steps = \"3\": expected an integer"),
         ("rl", {"deployment.type": "nodes"}, "expected 'single_node' or 'multi_node'"),
         ("rl-nodes", {"trainer.model": None}, "[trainer.model]: the table is missing"),
         ("rl-nodes", {"inference": None}, "[inference]: the table is missing"),

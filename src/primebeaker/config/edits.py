@@ -28,15 +28,6 @@ __all__ = [
     "toml_value",
     "training_data",
 ]
-    "Edits",
-    "apply_edits",
-    "assignment",
-    "flag_path",
-    "open_toml",
-    "read_training_data",
-    "toml_value",
-    "training_data",
-]
 
 
 @dataclass(frozen=True, kw_only=True)

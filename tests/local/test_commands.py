@@ -34,6 +34,7 @@ class Said(NamedTuple):
 
     @property
     def json(self) -> Any:
+        assert self.out, f"exit {self.code}: {self.err}"
         return json.loads(self.out)
 
 

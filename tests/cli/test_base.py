@@ -6,16 +6,19 @@ import contextlib
 import importlib
 import json
 import os
+import pkgutil
 import pty
 import subprocess
 import sys
-from dataclasses import dataclass, make_dataclass
+from dataclasses import dataclass, fields, is_dataclass, make_dataclass
 from pathlib import Path
 from typing import Annotated
 
 import pytest
 from cyclopts import App, Parameter
 
+import primebeaker.cli
+from primebeaker.cli import flags
 from primebeaker.cli.app import new_app
 from primebeaker.cli.flags import boolean, choice, integer, number, path, repeated, text
 from primebeaker.cli.output import OutputOptions, Result, warn
@@ -337,3 +340,15 @@ def test_missing_words_are_named(capsys, words, expected) -> None:
 
     assert run(app, words) == 2
     assert capsys.readouterr().err == f"primebeaker: error: {expected}\n"
+
+
+def test_no_option_is_named_like_a_helper_its_annotation_calls() -> None:
+    """Such a field would stand before the helper wherever annotations are evaluated with the class's own names."""
+    shadowed = []
+    for module_info in pkgutil.iter_modules(primebeaker.cli.__path__):
+        module = importlib.import_module(f"primebeaker.cli.{module_info.name}")
+        for kind in vars(module).values():
+            if isinstance(kind, type) and is_dataclass(kind) and kind.__module__ == module.__name__:
+                names = {field.name for field in fields(kind)}
+                shadowed += [f"{kind.__name__}.{name}" for name in names & set(flags.__all__) if hasattr(module, name)]
+    assert shadowed == []

@@ -14,7 +14,8 @@ from primebeaker.beaker.engine import ENGINE_NAMES, Engine
 from primebeaker.beaker.models import Experiment, ExperimentState
 from primebeaker.beaker.status import ExperimentStatus, experiment_status
 from primebeaker.cli.engines import open_engine
-from primebeaker.cli.flags import boolean, choice, integer, text
+from primebeaker.cli.flags import boolean, choice, integer
+from primebeaker.cli.flags import text as text_flag
 from primebeaker.cli.following import EXIT_CODES, Selection
 from primebeaker.cli.following import follow as follow_experiment
 from primebeaker.cli.log_output import LineStyle, print_lines
@@ -39,7 +40,7 @@ class EngineOptions(OutputOptions):
         str | None, choice("Where it runs.", ENGINE_NAMES, panel="Engine", default="PRIMEBEAKER_ENGINE, else beaker")
     ] = None
     workspace: Annotated[
-        str | None, text("Workspace to look in.", panel="Engine", default=f"{_BEAKER_WORKSPACE}; local: all")
+        str | None, text_flag("Workspace to look in.", panel="Engine", default=f"{_BEAKER_WORKSPACE}; local: all")
     ] = None
 
 
@@ -49,8 +50,8 @@ class ListOptions(EngineOptions):
 
     limit: Annotated[int, integer("Show at most so many.", least=1, panel="Filter", default="10")] = 10
     state: Annotated[str | None, choice("Only this state.", _STATES, panel="Filter")] = None
-    text: Annotated[str | None, text("Only with this text in name or description.", panel="Filter")] = None
-    max_age: Annotated[str, text("Only younger than this: 7 (days), 12h, 30m.", panel="Filter", default="7")] = "7"
+    text: Annotated[str | None, text_flag("Only with this text in name or description.", panel="Filter")] = None
+    max_age: Annotated[str, text_flag("Only younger than this: 7 (days), 12h, 30m.", panel="Filter", default="7")] = "7"
     me: Annotated[bool, boolean("Only my own.", name="me", panel="Filter")] = False
 
 
@@ -66,7 +67,7 @@ class FollowOptions(StatusOptions):
     """The flags of ``follow``."""
 
     rank: Annotated[int | None, integer("Only this replica.", least=0, panel="Filter")] = None
-    task: Annotated[str | None, text("Only this task.", panel="Filter")] = None
+    task: Annotated[str | None, text_flag("Only this task.", panel="Filter")] = None
     tail: Annotated[int | None, integer("Begin with the last lines of each replica.", least=1, panel="Filter")] = None
     timestamps: Annotated[bool, boolean("Begin lines with their time.", name="timestamps", panel="Output")] = False
 
@@ -75,7 +76,7 @@ class FollowOptions(StatusOptions):
 class LogOptions(FollowOptions):
     """The flags of ``logs``."""
 
-    since: Annotated[str | None, text("Only lines since this time (ISO 8601).", panel="Filter")] = None
+    since: Annotated[str | None, text_flag("Only lines since this time (ISO 8601).", panel="Filter")] = None
     follow: Annotated[bool, boolean("Go on until the experiment ends.", name="follow")] = False
 
 

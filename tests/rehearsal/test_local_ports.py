@@ -61,3 +61,18 @@ def test_arguments_follow_the_gateway() -> None:
     document = gateway_port(None, 20000).rewrite(TomlDocument.from_text(text))
     arguments = document.get("orchestrator.train.source[0].legacy.args")
     assert arguments == {"here": "http://127.0.0.1:20004/terminal", "there": "http://other:1212"}
+
+
+def test_a_block_lies_below_the_ports_of_outgoing_connections() -> None:
+    """The router's metrics port is 21000 above; a connection of somebody else's may hold any port from 32768 on."""
+    blocks = [port_block(f"launch {number}") for number in range(40)]
+    assert all(start >= 10000 and start + 21000 < 32768 for start in blocks)
+    assert len(set(blocks)) > 20
+
+
+def test_a_block_whose_metrics_port_is_taken_is_left_out() -> None:
+    start = port_block("x")
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", start + 21000))
+        listener.listen()
+        assert port_block("x") != start

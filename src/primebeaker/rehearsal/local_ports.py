@@ -15,13 +15,14 @@ from primebeaker.prime_rl.contract import GEN_0_7
 __all__ = ["GatewayPort", "gateway_port", "is_free", "own_ports", "port_block"]
 
 _GATEWAY_PORT = 1212
-_TRIES = 200
-#: Each rehearsal takes a block of this many ports (inference, weights, rollouts on two, the gateway) from this range,
-#: below the ports that systems give to outgoing connections.
+#: Each rehearsal takes a block of this many ports (inference, weights, rollouts on two, the gateway) from this range.
+#: Like the router's metrics port, 21000 above, it lies below the ports that systems give to outgoing connections.
 _BLOCK = 5
 _GATEWAY_PLACE = 4
-_FIRST_PORT = 20000
-_RANGE = 8000
+_FIRST_PORT = 10000
+_RANGE = 1700
+#: What else a run listens on, as offsets from its inference port: the first engine and the router's metrics.
+_BESIDE = (100, 21000)
 
 
 def is_free(port: int) -> bool:
@@ -35,22 +36,20 @@ def is_free(port: int) -> bool:
     return True
 
 
-def next_free(port: int, *, step: int = 1, width: int = 1) -> int:
-    """The first of ``port``, ``port + step``, … from which ``width`` ports are free."""
-    for candidate in range(port, port + step * _TRIES, step):
-        if all(is_free(candidate + offset) for offset in range(width)):
-            return candidate
-    return port
-
-
 def port_block(launch_id: str) -> int:
     """The first port of a rehearsal's own block.
 
     Args:
         launch_id: Spreads rehearsals over the range.
     """
-    offset = int(hashlib.sha256(launch_id.encode()).hexdigest(), 16) % (_RANGE // _BLOCK) * _BLOCK
-    return next_free(_FIRST_PORT + offset, step=_BLOCK, width=_BLOCK)
+    blocks = _RANGE // _BLOCK
+    first = int(hashlib.sha256(launch_id.encode()).hexdigest(), 16) % blocks
+    starts = [_FIRST_PORT + (first + turn) % blocks * _BLOCK for turn in range(blocks)]
+    return next((start for start in starts if _is_usable(start)), starts[0])
+
+
+def _is_usable(start: int) -> bool:
+    return all(is_free(start + offset) for offset in (*range(_BLOCK), *_BESIDE))
 
 
 def own_ports(document: TomlDocument, base: int) -> TomlDocument:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -61,12 +62,13 @@ type = "fake"
 
 
 def free_block(count: int) -> int:
-    """The first of some ports in a row that are free now."""
+    """The first of some ports in a row that are free now.
+
+    Like the router's metrics port, 21000 above, they lie below the ports that systems give to outgoing connections.
+    """
     while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            base = probe.getsockname()[1]
-        if base + count < 44000 and all(_free(port) for port in range(base, base + count)):
+        base = random.randrange(4000, 9800 - count)
+        if all(_free(port) for port in (*range(base, base + count), base + 21000)):
             return base
 
 
@@ -123,8 +125,9 @@ class Topology:
         for program in PROGRAMS:
             (self.bin / program).write_text(f"#!{sys.executable} -S\n" + (STUBS / "program.py").read_text())
             (self.bin / program).chmod(0o755)
-        self.backend, self.router = free_block(240), free_block(1)
-        self.nccl, self.zmq, self.gateway = free_block(1), free_block(2), free_block(1)
+        # One block for all of them, so that none lies among the others.
+        self.router = free_block(245)
+        self.nccl, self.zmq, self.gateway, self.backend = (self.router + place for place in (1, 2, 4, 5))
         self.config = self.root / "run.toml"
         text = self.toml or (RL_TOML if self.kind == "rl" else SFT_TOML)
         for name in ("gpus", "cp", "backend", "router", "nccl", "zmq"):

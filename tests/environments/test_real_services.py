@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,15 +13,10 @@ import urllib.request
 
 import pytest
 import verifiers as vf
+from tests.ports import free_block
 
 STRICT = '{"feedback":"f","label":"pass"}'
 RIGHT = "<feedback>f</feedback><label>pass</label>"
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def post(url, body):
@@ -48,7 +42,7 @@ def services(tmp_path_factory):
     """Start a gateway, a Python server and a terminal server on one SQLite registry; gives the gateway's URL."""
     home = tmp_path_factory.mktemp("services")
     registry = f"sqlite://{home}/registry.db"
-    ports = {name: free_port() for name in ("gateway", "code_server", "terminal_server")}
+    ports = {name: free_block(1) for name in ("gateway", "code_server", "terminal_server")}
     common = {"host": "127.0.0.1", "registry": registry, "heartbeat_interval": 1}
     programs = home / "bin"
     programs.mkdir()

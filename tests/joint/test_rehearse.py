@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import socket
 from pathlib import Path
 
 import pytest
+from tests.ports import free_block
 
 from primebeaker.joint.rehearse import rehearse_run
 from primebeaker.local import LocalEngine
@@ -17,9 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return free_block(1)
 
 
 #: The model runs Python first, and only answers when the service's own result comes back.

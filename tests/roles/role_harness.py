@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +14,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from tests.ports import free_block
 
 STUBS = Path(__file__).parent / "stubs"
 SOURCE = Path(__file__).parents[2] / "src"
@@ -59,24 +59,6 @@ gpus_per_node = 2
 [data]
 type = "fake"
 """
-
-
-def free_block(count: int) -> int:
-    """The first of some ports in a row that are free now.
-
-    Like the router's metrics port, 21000 above, they lie below the ports that systems give to outgoing connections.
-    """
-    while True:
-        base = random.randrange(4000, 9800 - count)
-        if all(_free(port) for port in (*range(base, base + count), base + 21000)):
-            return base
-
-
-def _free(port: int) -> bool:
-    with socket.socket() as probe, contextlib.suppress(OSError):
-        probe.bind(("0.0.0.0", port))
-        return True
-    return False
 
 
 def wait_until(condition: Callable[[], Any], what: str, seconds: float = DEADLINE) -> Any:

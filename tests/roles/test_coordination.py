@@ -17,7 +17,8 @@ from pathlib import Path
 from urllib.request import Request, urlopen
 
 import pytest
-from role_harness import free_block, wait_until
+from role_harness import wait_until
+from tests.ports import free_block
 
 SOURCE = Path(__file__).parents[2] / "src"
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.ports import free_block
 
 from primebeaker.errors import UserError, UserErrors
 from primebeaker.roles import ports
@@ -122,9 +122,7 @@ def test_infiniband_devices_with_an_active_port(tmp_path: Path) -> None:
 
 
 def test_engine_ports_move_by_hundreds_and_stay_held() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        base = probe.getsockname()[1] % 20000 + 20000
+    base = free_block(200)
     first = ports.hold_engine_ports(base, 4)
     second = ports.hold_engine_ports(first.base, 4)
     assert (second.base - first.base) % 100 == 0

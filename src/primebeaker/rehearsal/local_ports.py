@@ -12,17 +12,39 @@ from typing import Any
 from primebeaker.config import TomlDocument
 from primebeaker.prime_rl.contract import GEN_0_7
 
-__all__ = ["GatewayPort", "gateway_port", "is_free", "own_ports", "port_block"]
+__all__ = ["GatewayPort", "PortBlock", "gateway_port", "is_free", "own_ports", "port_block"]
 
 _GATEWAY_PORT = 1212
-#: Each rehearsal takes a block of this many ports (inference, weights, rollouts on two, the gateway) from this range.
-#: Like the router's metrics port, 21000 above, it lies below the ports that systems give to outgoing connections.
-_BLOCK = 5
 _GATEWAY_PLACE = 4
-_FIRST_PORT = 10000
-_RANGE = 1700
-#: What else a run listens on, as offsets from its inference port: the first engine and the router's metrics.
-_BESIDE = (100, 21000)
+#: A rehearsal owns this many ports in a row (inference, weights, rollouts on two, the gateway, the claim), and the same
+#: places of the hundreds above them: Prime-RL puts a replica's engines 100 above its inference port, and replicas that
+#: share a host move on by 100.
+_BLOCK = 10
+_CLAIM_PLACE = 9
+_ENGINES = 100
+#: Where blocks lie, best first.  Like the router's metrics port, 21000 above, they stay below the ports that systems
+#: give to outgoing connections (32768 on).
+_FIRST_PORTS = (10000, 7000)
+_METRICS = GEN_0_7.ports.router_metrics_offset
+
+
+class PortBlock:
+    """Ports of one rehearsal, claimed on this machine until :meth:`release` or the end of this process.
+
+    The claim is a bound socket that nobody connects to: the system takes it back however the process ends.
+
+    Attributes:
+        base: The first port.
+    """
+
+    def __init__(self, base: int, claim: socket.socket | None) -> None:
+        self.base = base
+        self._claim = claim
+
+    def release(self) -> None:
+        """Leave the ports to others."""
+        if self._claim is not None:
+            self._claim.close()
 
 
 def is_free(port: int) -> bool:
@@ -36,20 +58,38 @@ def is_free(port: int) -> bool:
     return True
 
 
-def port_block(launch_id: str) -> int:
-    """The first port of a rehearsal's own block.
+def port_block(launch_id: str) -> PortBlock:
+    """Claim the ports of a rehearsal.
+
+    Where no block is wholly free, the first one comes unclaimed: whoever listens there is named when a program of the
+    rehearsal meets it.
 
     Args:
-        launch_id: Spreads rehearsals over the range.
+        launch_id: Spreads rehearsals over the blocks.
     """
-    blocks = _RANGE // _BLOCK
-    first = int(hashlib.sha256(launch_id.encode()).hexdigest(), 16) % blocks
-    starts = [_FIRST_PORT + (first + turn) % blocks * _BLOCK for turn in range(blocks)]
-    return next((start for start in starts if _is_usable(start)), starts[0])
+    places = range(0, _ENGINES, _BLOCK)
+    turn = int(hashlib.sha256(launch_id.encode()).hexdigest(), 16) % len(places)
+    for first in _FIRST_PORTS:
+        for place in (*places[turn:], *places[:turn]):
+            claim = _claim(first + place)
+            if claim is not None:
+                return PortBlock(first + place, claim)
+    return PortBlock(_FIRST_PORTS[0] + places[turn], None)
 
 
-def _is_usable(start: int) -> bool:
-    return all(is_free(start + offset) for offset in (*range(_BLOCK), *_BESIDE))
+def _claim(base: int) -> socket.socket | None:
+    """The claim on a block, if nobody has it and its ports are free."""
+    claim = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        claim.bind(("127.0.0.1", base + _CLAIM_PLACE))
+    except OSError:
+        claim.close()
+        return None
+    own = (*range(base, base + _CLAIM_PLACE), base + _ENGINES, base + _METRICS)
+    if all(is_free(port) for port in own):
+        return claim
+    claim.close()
+    return None
 
 
 def own_ports(document: TomlDocument, base: int) -> TomlDocument:
@@ -60,7 +100,7 @@ def own_ports(document: TomlDocument, base: int) -> TomlDocument:
 
     Args:
         document: The copy that is rehearsed.
-        base: What :func:`port_block` gave.
+        base: The first port of its :class:`PortBlock`.
     """
     if document.get("inference") is None:
         return document

@@ -17,7 +17,7 @@ from primebeaker.launch.settings import LaunchSettings
 from primebeaker.launch.topology import Kind
 from primebeaker.local import Rehearsal
 from primebeaker.rehearsal.faults import check_faults, missing_services, parse_faults
-from primebeaker.rehearsal.local_ports import gateway_port, own_ports, port_block
+from primebeaker.rehearsal.local_ports import PortBlock, gateway_port, own_ports, port_block
 from primebeaker.rehearsal.options import RehearsalOptions, default_timeout
 from primebeaker.rehearsal.programs import install_programs
 from primebeaker.rehearsal.settings import RehearsalSettings
@@ -61,6 +61,8 @@ class PreparedRehearsal:
     problems: tuple[Problem, ...]
     #: Whether this call made the work folder, so that it may be removed.
     owns_work_dir: bool
+    #: Released when the rehearsal is over.
+    ports: PortBlock
 
     @property
     def output_dir(self) -> Path:
@@ -68,7 +70,8 @@ class PreparedRehearsal:
         return Path(self.plan.paths.output_dir)
 
     def remove(self) -> None:
-        """Remove the work folder, unless the user named it or wants to keep it."""
+        """Remove the work folder, unless the user named it or wants to keep it, and leave the ports to others."""
+        self.ports.release()
         if self.owns_work_dir and not self.options.keep:
             shutil.rmtree(self.work_dir, ignore_errors=True)
 
@@ -93,12 +96,12 @@ def prepare(kind: Kind, settings: LaunchSettings, options: RehearsalOptions) -> 
     check_faults(faults, checked.topology)
     problems = _before_paying(kind, settings)
     work_dir, owned = _work_dir(options)
+    ports = port_block(checked.launch_id)
     try:
         copied = copy_toml(source, kind, options, work_dir=work_dir, base=base)
-        base_port = port_block(checked.launch_id)
-        document = own_ports(copied.document, base_port) if kind == "rl" else copied.document
+        document = own_ports(copied.document, ports.base) if kind == "rl" else copied.document
         multi_node_rl = kind == "rl" and checked.topology.multi_node
-        port = gateway_port(relaxed.gateway_port, base_port) if multi_node_rl else None
+        port = gateway_port(relaxed.gateway_port, ports.base) if multi_node_rl else None
         if port is not None:
             document = port.rewrite(document)
         config = work_dir / "config.toml"
@@ -117,6 +120,7 @@ def prepare(kind: Kind, settings: LaunchSettings, options: RehearsalOptions) -> 
         write_launch_files(plan)
         hooks = _hooks(plan, options, work_dir, timeout)
     except BaseException:
+        ports.release()
         if owned:
             shutil.rmtree(work_dir, ignore_errors=True)
         raise
@@ -136,6 +140,7 @@ def prepare(kind: Kind, settings: LaunchSettings, options: RehearsalOptions) -> 
         timeout=timeout,
         problems=tuple(dict.fromkeys(problems)),
         owns_work_dir=owned,
+        ports=ports,
     )
 
 

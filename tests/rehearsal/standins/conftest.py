@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import signal
-import socket
 import subprocess
 import time
 from dataclasses import dataclass, field
@@ -18,20 +16,6 @@ from primebeaker.rehearsal.programs import install_programs
 from primebeaker.rehearsal.settings import RehearsalSettings
 
 SECONDS = 60.0
-
-
-def free_ports(count: int) -> int:
-    """The first of ``count`` ports in a row that are free now; low enough for a router's metrics port above it."""
-    for _ in range(500):
-        first = random.randrange(12_000, 32_000)
-        if all(_is_free(first + offset) for offset in range(count)):
-            return first
-    raise AssertionError("no free ports")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
 def wait_until(condition, what: str, seconds: float = SECONDS):

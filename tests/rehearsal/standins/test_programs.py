@@ -11,7 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 import tomlkit
-from tests.rehearsal.standins.conftest import free_ports, wait_until
+from tests.ports import free_block
+from tests.rehearsal.standins.conftest import wait_until
 
 from primebeaker.prime_rl.checkpoint_rules import find_layout, rl_rule, sft_rule
 from primebeaker.prime_rl.checkpoints import newest_complete, read_step
@@ -28,11 +29,11 @@ def example(name: str, directory: Path, **changes) -> Path:
     config["output_dir"] = str(directory / "out")
     config["ckpt"].pop("resume_step")
     if name == "rl":
-        port = free_ports(1)
-        config["inference"] |= {"server": {"port": port}, "backend_port": free_ports(1)}
+        port = free_block(1)
+        config["inference"] |= {"server": {"port": port}, "backend_port": free_block(1)}
         config["orchestrator"]["model"] = {"client": {"base_url": [f"http://localhost:{port}/v1"]}}
-        config["weight_broadcast"]["port"] = free_ports(1)
-        config["rollout_transport"] = {"type": "zmq", "port": free_ports(2)}
+        config["weight_broadcast"]["port"] = free_block(1)
+        config["rollout_transport"] = {"type": "zmq", "port": free_block(2)}
     for key, value in changes.items():
         *tables, last = key.split("__")
         node = config
@@ -129,7 +130,7 @@ def test_rows_an_sft_trainer_cannot_use_are_named(stage):
 
 
 def test_two_nodes_of_torchrun_meet_and_end_together(stage):
-    port = free_ports(1)
+    port = free_block(1)
     config = stage.directory / "sft.toml"
     example("sft", stage.directory).rename(config)
     words = ["--role=trainer", "--nnodes=2", "--nproc-per-node=2", "--rdzv-backend=c10d"]
@@ -147,7 +148,7 @@ def test_two_nodes_of_torchrun_meet_and_end_together(stage):
 
 
 def test_a_dead_worker_ends_the_others_on_every_node(stage):
-    port = free_ports(1)
+    port = free_block(1)
     config = example("sft", stage.directory, max_steps=10_000, ckpt__interval=10_000)
     words = ["--role=trainer", "--nnodes=2", "--nproc-per-node=2", f"--rdzv-endpoint=127.0.0.1:{port}"]
     words += ["--rdzv-id=run_1"]
@@ -218,7 +219,7 @@ def served(stage):
     """Two engines behind a router; gives the router's root and the engines' roots."""
     engines = []
     for number in range(2):
-        port = free_ports(1)
+        port = free_block(1)
         config = stage.directory / f"inference{number}.toml"
         config.write_text(f'router = "None"\n[model]\nname = "{MODEL}"\n')
         stage.start(
@@ -228,7 +229,7 @@ def served(stage):
             **GPUS,
         )
         engines.append(f"http://127.0.0.1:{port}")
-    port = free_ports(2)
+    port = free_block(2)
     words = ["--policy", "consistent_hash", "--host", "127.0.0.1", "--port", str(port)]
     words += ["--request-id-headers", "x-session-id", "--prometheus-port", str(port + 1)]
     stage.start("vllm-router", *words, "--worker-startup-timeout-secs", "60", "--worker-urls", *engines)
@@ -309,7 +310,7 @@ def test_the_router_answers_503_without_workers(stage, served):
 def test_a_url_answers_in_the_engines_place(stage, served):
     root, _ = served
     stage.write(RehearsalSettings(model=root))
-    port = free_ports(1)
+    port = free_block(1)
     config = stage.directory / "front.toml"
     config.write_text(f'router = "None"\n[model]\nname = "front"\n[server]\nport = {port}\n')
     stage.start("inference", "@", str(config), CUDA_VISIBLE_DEVICES="0")
@@ -322,7 +323,7 @@ def test_a_url_answers_in_the_engines_place(stage, served):
 
 def test_a_wrong_world_size_names_the_ranks_that_never_joined(stage):
     config = stage.directory / "trainer.toml"
-    port = free_ports(1)
+    port = free_block(1)
     broadcast = f'type = "nccl"\nhost = "localhost"\nport = {port}\ntimeout = 1\ninference_world_size = 4\n'
     config.write_text(f'output_dir = "{stage.directory}/out"\nmax_steps = 1\n[weight_broadcast]\n{broadcast}')
     words = ("--nproc-per-node=1", "-m", "prime_rl.trainer.rl.train", "@", str(config))

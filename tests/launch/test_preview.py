@@ -239,3 +239,21 @@ def test_module_and_console_script_are_the_same(toml, mount) -> None:
     script = subprocess.run([sys.executable, "-m", "primebeaker", *words], capture_output=True, text=True, check=True)
     assert json.loads(script.stdout)["kind"] == "sft"
     assert main(["sft", "preview", "--help"]) == 0
+
+
+def test_one_round_tells_mistakes_of_words_values_and_plan(run_cli, toml, mount: Path) -> None:
+    """A mistyped flag, a bad number, a malformed pair, and what only the plan can find."""
+    words = ["--gateway-port=abc", "--env=FOO", "--wandb-entty=x", "--shared-memory=10QiX"]
+    code, out, err = run_cli(
+        "rl", "preview", f"--toml={toml('rl', {'dry_run': True})}", f"--mount-path={mount}", *words
+    )
+    assert (code, out) == (2, "")
+    lines = [line.removeprefix("primebeaker: error: ") for line in err.splitlines()]
+    assert [line.partition(";")[0] for line in lines[:4]] == [
+        "unknown flag --wandb-entty",
+        "--gateway-port = 'abc': expected a whole number from 1 to 65535",
+        "--env (number 1): expected NAME=VALUE",
+        "--shared-memory = '10QiX': expected a size such as '64GiB'",
+    ]
+    assert len(lines) == 5
+    assert "dry_run = true" in lines[4]

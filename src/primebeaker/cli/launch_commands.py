@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from primebeaker.cli.launching import LaunchOptions, launch_settings
+from primebeaker.cli.launching import LaunchOptions, planned
 from primebeaker.cli.output import Result, warn
-from primebeaker.launch.plan import plan_launch
 from primebeaker.launch.preview import preview, preview_text
 from primebeaker.launch.topology import Kind
 
@@ -20,7 +19,7 @@ ONLY_RL = dict.fromkeys(_RL_FLAGS, "it belongs to RL launches")
 
 def run_preview(kind: Kind, options: LaunchOptions, *, write_spec: bool) -> Result:
     """Show a launch; with ``write_spec`` also write its files as submit would."""
-    plan = plan_launch(kind, launch_settings(options))
+    plan = planned(kind, options)
     if write_spec:
         from primebeaker.launch.files import write_launch_files
 
@@ -35,7 +34,7 @@ def run_submit(kind: Kind, options: LaunchOptions, *, engine: str | None, skip_p
     from primebeaker.cli.engines import open_engine
     from primebeaker.launch.submit import refuse_unready, submit
 
-    plan = plan_launch(kind, launch_settings(options))
+    plan = planned(kind, options)
     refuse_unready(plan)
     receipt = submit(plan, open_engine(engine), skip_preflight=skip_preflight)
     warn(receipt["warnings"])

@@ -13,7 +13,9 @@ from typing import Annotated, Any
 from primebeaker.cli.flags import boolean, choice, integer, number, path, repeated, text
 from primebeaker.cli.output import OutputOptions
 from primebeaker.errors import Mistakes, UserError, did_you_mean
+from primebeaker.launch.plan import LaunchPlan, plan_launch
 from primebeaker.launch.settings import PRIORITIES, TOML_CHECKS, LaunchSettings
+from primebeaker.launch.topology import Kind
 
 __all__ = [
     "LaunchOptions",
@@ -25,6 +27,7 @@ __all__ = [
     "given_settings",
     "launch_settings",
     "pairs",
+    "planned",
     "service_counts",
 ]
 
@@ -162,10 +165,33 @@ def launch_settings(options: LaunchOptions) -> LaunchSettings:
         UserError: ``--toml`` is missing, or a repeated flag has a malformed value.
     """
     mistakes = Mistakes()
+    settings = _settings(options, mistakes)
+    mistakes.raise_if_any()
+    assert settings is not None  # nothing is missing where there is no mistake
+    return settings
+
+
+def planned(kind: Kind, options: LaunchOptions) -> LaunchPlan:
+    """The launch of a command line; mistakes of its words and of what they stand for are told together.
+
+    Raises:
+        UserError: One or more mistakes.
+    """
+    mistakes = Mistakes()
+    settings = _settings(options, mistakes)
+    if settings is not None:
+        with mistakes.collect():
+            plan = plan_launch(kind, settings)
+    mistakes.raise_if_any()
+    return plan
+
+
+def _settings(options: LaunchOptions, mistakes: Mistakes) -> LaunchSettings | None:
+    """What could be read of the flags; None without a TOML."""
     values = given_settings(options, LaunchSettings, mistakes)
     if options.toml is None:
         mistakes.add(UserError("--toml is missing", hint="pass the training TOML with --toml=FILE"))
-    mistakes.raise_if_any()
+        return None
     return LaunchSettings(**values)
 
 
@@ -217,14 +243,18 @@ def engine_flag() -> Any:
 
 
 def explain_unknown_flags(
-    command: Callable[..., Any], options: type[Any], elsewhere: Mapping[str, str]
+    command: Callable[..., Any],
+    options: type[Any],
+    elsewhere: Mapping[str, str],
+    find_more: Callable[[Any], object] | None = None,
 ) -> Callable[..., Any]:
-    """Let ``command`` say more about a flag it does not have.
+    """Let ``command`` say more about a command line it refuses.
 
     Args:
         command: The command's function.
         options: Its option class, whose flags the nearest name is looked for in.
         elsewhere: Flag -> where it has a meaning.
+        find_more: Checks the options without doing anything, so that a mistyped word does not hide other mistakes.
     """
     names = [f"--{field.name.replace('_', '-')}" for field in fields(options)]
 
@@ -234,4 +264,5 @@ def explain_unknown_flags(
         return UserError(f"unknown flag {name}", hint=did_you_mean(name, names))
 
     command.unknown_flag = unknown_flag  # type: ignore[attr-defined]
+    command.find_more = find_more  # type: ignore[attr-defined]
     return command

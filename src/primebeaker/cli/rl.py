@@ -1,6 +1,7 @@
 """``primebeaker rl``: preview and submit reinforcement learning."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -8,7 +9,7 @@ from cyclopts import Parameter
 from primebeaker.cli.app import new_app
 from primebeaker.cli.flags import boolean
 from primebeaker.cli.launch_commands import ONLY_PREVIEW, ONLY_SUBMIT, run_preview, run_submit
-from primebeaker.cli.launching import RLLaunchOptions, engine_flag, explain_unknown_flags
+from primebeaker.cli.launching import RLLaunchOptions, engine_flag, explain_unknown_flags, planned
 from primebeaker.cli.output import Result
 
 __all__ = ["app"]
@@ -58,5 +59,5 @@ app.command(
     name="checkpoints",
     help="List every checkpoint step with what it lacks.",
 )
-app.command(explain_unknown_flags(preview, PreviewOptions, ONLY_SUBMIT))
-app.command(explain_unknown_flags(submit, SubmitOptions, ONLY_PREVIEW))
+app.command(explain_unknown_flags(preview, PreviewOptions, ONLY_SUBMIT, partial(planned, "rl")))
+app.command(explain_unknown_flags(submit, SubmitOptions, ONLY_PREVIEW, partial(planned, "rl")))

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import fields, replace
+from inspect import BoundArguments
 
-from cyclopts import App, CycloptsError, MissingArgumentError
+from cyclopts import UNSET, App, CycloptsError, MissingArgumentError
 
 from primebeaker.cli.flags import collecting
 from primebeaker.cli.output import OutputOptions, Result, print_result
 from primebeaker.cli.plain_help import plain_help
 from primebeaker.cli.tokens import clean, command_flags
-from primebeaker.errors import PrimeBeakerError, UserError, UserErrors, did_you_mean
+from primebeaker.errors import Mistakes, PrimeBeakerError, UserError, UserErrors, did_you_mean
 from primebeaker.redaction import Redactor
 
 __all__ = ["report", "run"]
@@ -64,6 +66,8 @@ def _run(app: App, words: Sequence[str]) -> int:
             mistakes.add(_missing_word(command, chain, cleaned) or UserError(" ".join(str(error).splitlines()[-1:])))
         except CycloptsError as error:
             mistakes.add(UserError(" ".join(str(error).splitlines()[-1:])))
+        else:
+            _find_more(command, bound, mistakes)
         mistakes.raise_if_any()
     outcome = function(*bound.args, **bound.kwargs)
     chosen = next((value.format for value in bound.arguments.values() if isinstance(value, OutputOptions)), None)
@@ -71,6 +75,16 @@ def _run(app: App, words: Sequence[str]) -> int:
         print_result(outcome, chosen)
         return outcome.exit_code
     return outcome if isinstance(outcome, int) else 0
+
+
+def _find_more(command: App, bound: BoundArguments, mistakes: Mistakes) -> None:
+    """Add what is wrong beside mistyped flags, where the command can check that without doing anything."""
+    check = getattr(command.default_command, "find_more", None)
+    if check is not None and mistakes.errors and bound.args:
+        options = bound.args[0]
+        refused = {field.name: field.default for field in fields(options) if getattr(options, field.name) is UNSET}
+        with mistakes.collect():
+            check(replace(options, **refused))
 
 
 def _missing_word(command: App, chain: Sequence[str], cleaned: Sequence[str]) -> UserError | None:

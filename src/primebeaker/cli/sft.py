@@ -1,6 +1,7 @@
 """``primebeaker sft``: preview and submit supervised fine-tuning."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -8,7 +9,7 @@ from cyclopts import Parameter
 from primebeaker.cli.app import new_app
 from primebeaker.cli.flags import boolean
 from primebeaker.cli.launch_commands import ONLY_PREVIEW, ONLY_RL, ONLY_SUBMIT, run_preview, run_submit
-from primebeaker.cli.launching import LaunchOptions, engine_flag, explain_unknown_flags
+from primebeaker.cli.launching import LaunchOptions, engine_flag, explain_unknown_flags, planned
 from primebeaker.cli.output import Result
 
 __all__ = ["app"]
@@ -47,5 +48,5 @@ def submit(options: Annotated[SubmitOptions | None, Parameter(name="*")] = None)
     return run_submit("sft", options, engine=options.engine, skip_preflight=options.skip_preflight)
 
 
-app.command(explain_unknown_flags(preview, PreviewOptions, {**ONLY_RL, **ONLY_SUBMIT}))
-app.command(explain_unknown_flags(submit, SubmitOptions, {**ONLY_RL, **ONLY_PREVIEW}))
+app.command(explain_unknown_flags(preview, PreviewOptions, {**ONLY_RL, **ONLY_SUBMIT}, partial(planned, "sft")))
+app.command(explain_unknown_flags(submit, SubmitOptions, {**ONLY_RL, **ONLY_PREVIEW}, partial(planned, "sft")))

@@ -90,7 +90,7 @@ def test_templates_are_escaped_in_the_output_too(run_cli, toml, mount) -> None:
         (("--env=A",), ["--env (number 1): expected NAME=VALUE"]),
         (("--required-service=x",), ["--required-service = 'x': expected NAME=N with a count of at least 1"]),
         (("--required-service=x=0",), ["--required-service = 'x=0': expected NAME=N with a count of at least 1"]),
-        (("--required-service=x=1", "--required-service=x=2"), ["--required-service x is given twice, as 1 and 2"]),
+        (("--required-service=x=1", "--required-service=x=2", "--registry=redis://h:1"), ["--required-service x is given twice, as 1 and 2"]),
         (("--cluster=",), ["--cluster: expected at least one cluster name, none of them empty"]),
         (("--workspace=x",), ["--workspace = 'x': expected owner/name"]),
         (("--workspace=ai2/other",), ["--workspace = ai2/other: no image is catalogued for it (catalogued: ai2/oe-agents, ai2/oe-agents-holmes); pass --image"]),
@@ -241,7 +241,7 @@ def test_module_and_console_script_are_the_same(toml, mount) -> None:
     assert main(["sft", "preview", "--help"]) == 0
 
 
-def test_one_round_tells_mistakes_of_words_values_and_plan(run_cli, toml, mount: Path) -> None:
+def test_one_round_tells_mistakes_of_words_values_and_plan(run_cli, toml, mount) -> None:
     """A mistyped flag, a bad number, a malformed pair, and what only the plan can find."""
     words = ["--gateway-port=abc", "--env=FOO", "--wandb-entty=x", "--shared-memory=10QiX"]
     code, out, err = run_cli(

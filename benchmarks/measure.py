@@ -19,10 +19,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Run:
-    """Median wall seconds and greatest resident memory (MiB) of a command."""
+    """Median wall seconds, median CPU seconds (user and system) and greatest resident memory (MiB) of a command."""
 
     seconds: float
     mebibytes: float
+    cpu: float
 
 
 def command(
@@ -31,6 +32,7 @@ def command(
     """Run ``argv`` to its end ``repeats`` times (after one warm-up), output thrown away."""
     seconds: list[float] = []
     memory: list[float] = []
+    cpu: list[float] = []
     for index in range(repeats + 1):
         start = time.perf_counter()
         process = subprocess.Popen(
@@ -43,7 +45,8 @@ def command(
         if index:
             seconds.append(time.perf_counter() - start)
             memory.append(usage.ru_maxrss / 1024)
-    return Run(statistics.median(seconds), max(memory))
+            cpu.append(usage.ru_utime + usage.ru_stime)
+    return Run(statistics.median(seconds), max(memory), statistics.median(cpu))
 
 
 def python_pass(repeats: int = 9) -> float:

@@ -13,6 +13,7 @@ from importlib import metadata
 from typing import Any, Protocol
 
 from primebeaker.errors import UserError
+from primebeaker.services.lazy_package import postpone_init
 
 __all__ = [
     "STACKS",
@@ -109,6 +110,7 @@ def load_native(stack: Stack) -> NativeStack:
     Raises:
         UserError: The distribution is not installed.
     """
+    postpone_init("literegistry")
     try:
         module = importlib.import_module(stack.module)
     except ModuleNotFoundError as error:

@@ -7,12 +7,13 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from primebeaker.beaker.engine import choose_engine_name
 from primebeaker.cli.app import new_app
 from primebeaker.cli.engines import open_engine
 from primebeaker.cli.flags import boolean, choice
 from primebeaker.cli.output import OutputOptions, Result
 from primebeaker.cli.stack_engine import engine_parameter
-from primebeaker.services.control import stack_status, stop_stack
+from primebeaker.services.control import planned_stop, stack_status, stop_stack
 from primebeaker.services.fields import stack_fields
 from primebeaker.services.stacks import STACKS, load_native
 
@@ -52,8 +53,9 @@ def status(experiment_id: str, /, options: Annotated[StatusOptions | None, Param
 def stop(experiment_id: str, /, options: Annotated[StopOptions | None, Parameter(name="*")] = None) -> Result:
     """Stop a stack's experiment."""
     options = options or StopOptions()
-    engine = None if options.dry_run else open_engine(options.engine)
-    return Result(stop_stack(engine, experiment_id))
+    if options.dry_run:
+        return Result(planned_stop(experiment_id, choose_engine_name(options.engine)))
+    return Result(stop_stack(open_engine(options.engine), experiment_id))
 
 
 def fields(options: Annotated[FieldsOptions | None, Parameter(name="*")] = None) -> Result:

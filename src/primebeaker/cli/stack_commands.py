@@ -20,7 +20,6 @@ from primebeaker.services.deployment import Deployment, plan_deployment
 from primebeaker.services.detached import ending_on_signals
 from primebeaker.services.preflight import preflight_stack
 from primebeaker.services.registries import directory_warnings
-from primebeaker.services.stack_file import override, read_stack_file
 from primebeaker.services.stacks import NativeStack, Stack, load_native
 from primebeaker.services.submission import submit_stack
 
@@ -110,6 +109,8 @@ def _command(
 def _plan(native: NativeStack, options: Any) -> Deployment:
     given = given_values(options, native)
     if isinstance(options, _FileOptions):
+        from primebeaker.services.stack_file import override, read_stack_file
+
         if options.config is None:
             raise UserError("--config is required", hint="give the services YAML with --config=FILE")
         given = override(read_stack_file(options.config, native), given)
@@ -134,4 +135,6 @@ def _launch(native: NativeStack, options: Any) -> Result:
     if not options.skip_preflight:
         warn(preflight_stack(engine, deployment))
     with ending_on_signals():
-        return Result(submit_stack(deployment, beaker_directory=beaker_directory(engine)).document())
+        return Result(
+            submit_stack(deployment, engine=engine.name, beaker_directory=beaker_directory(engine)).document()
+        )

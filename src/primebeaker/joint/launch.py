@@ -159,7 +159,10 @@ class _Launch:
     def _create_service(self) -> StackReceipt:
         self.signals.raise_if_any()
         stack = submit_stack(
-            self.plan.service, beaker_directory=self.beaker_directory, hurry=lambda: self.signals.pending
+            self.plan.service,
+            engine=self.engine.name,
+            beaker_directory=self.beaker_directory,
+            hurry=lambda: self.signals.pending,
         )
         self.service_id = stack.experiment_id
         self.say(f"created service experiment {stack.experiment_id}")

@@ -8,7 +8,7 @@ from primebeaker.beaker.engine import Engine
 from primebeaker.beaker.models import ENDED, Experiment
 from primebeaker.errors import ExternalError, UserError
 
-__all__ = ["check_experiment_id", "stack_status", "stop_command", "stop_stack"]
+__all__ = ["check_experiment_id", "planned_stop", "stack_status", "stop_command", "stop_stack"]
 
 
 def check_experiment_id(experiment_id: str) -> str:
@@ -29,16 +29,14 @@ def stop_command(experiment_id: str, engine: str = "beaker") -> list[str]:
     return ["beaker", "experiment", "stop", experiment_id]
 
 
-def stop_stack(engine: Engine | None, experiment_id: str) -> dict[str, Any]:
-    """Stop one experiment; one that has ended is success.
+def planned_stop(experiment_id: str, engine: str) -> dict[str, Any]:
+    """What stopping an experiment of an engine of this name would do."""
+    return {"command": stop_command(check_experiment_id(experiment_id), engine), "dry_run": True}
 
-    Args:
-        engine: Where it runs; None only tells what would be done.
-        experiment_id: Its ID.
-    """
-    result: dict[str, Any] = {"command": stop_command(check_experiment_id(experiment_id)), "dry_run": engine is None}
-    if engine is None:
-        return result
+
+def stop_stack(engine: Engine, experiment_id: str) -> dict[str, Any]:
+    """Stop one experiment; one that has ended is success."""
+    result = {**planned_stop(experiment_id, engine.name), "dry_run": False}
     try:
         ended = engine.get(experiment_id).state in ENDED
     except (ExternalError, UserError):

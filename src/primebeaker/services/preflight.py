@@ -69,7 +69,8 @@ def check_spec(
     images = sorted({task["image"]["beaker"] for task in spec["tasks"] if task.get("image", {}).get("beaker")})
     answers = engine.preflight(workspace, images)
     checked = Checked()
-    _judge_secrets(answers, secrets, workspace, checked)
+    writer = "primebeaker local" if engine.name == "local" else "beaker"
+    _judge_secrets(answers, secrets, workspace, checked, writer)
     for image in images:
         _judge_image(answers, image, workspace, label(image), image_mend, checked)
     if engine.name == "local":
@@ -79,7 +80,9 @@ def check_spec(
     return checked
 
 
-def _judge_secrets(answers: PreflightAnswers, secrets: list[str], workspace: str, checked: Checked) -> None:
+def _judge_secrets(
+    answers: PreflightAnswers, secrets: list[str], workspace: str, checked: Checked, writer: str
+) -> None:
     if answers.secrets is None:
         if secrets:
             checked.warnings.append(f"the secrets of {workspace} were not checked: {answers.problems.get('secrets')}")
@@ -93,7 +96,7 @@ def _judge_secrets(answers: PreflightAnswers, secrets: list[str], workspace: str
         else:
             checked.problems.append(
                 f"secret {secret!r} does not exist in workspace {workspace} "
-                f"(write it with `beaker secret write --workspace {workspace} {secret}`)"
+                f"(write it with `{writer} secret write --workspace {workspace} {secret}`)"
             )
 
 

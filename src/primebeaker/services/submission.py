@@ -14,6 +14,7 @@ from typing import Any
 
 from primebeaker.beaker.engine import UnclearOutcome
 from primebeaker.errors import ExternalError, InternalError, Interrupted, PrimeBeakerError, UserError
+from primebeaker.services.control import stop_command
 from primebeaker.services.deployment import Deployment
 from primebeaker.services.detached import Finished, run_detached
 from primebeaker.services.masking import masked
@@ -34,17 +35,20 @@ class StackReceipt:
     deployment: Deployment
     experiment_id: str
     beaker: Any
+    #: The engine it was submitted to.
+    engine: str = "beaker"
 
     def document(self) -> dict[str, Any]:
         """The receipt as JSON values, passwords masked."""
         deployment = self.deployment
+        where = " --engine=local" if self.engine == "local" else ""
         receipt = {
             "experiment_name": deployment.experiment_name,
             "experiment_id": self.experiment_id,
             "beaker": self.beaker,
             "client_registry": deployment.client_registry,
             "workspace": deployment.workspace,
-            "stop": f"primebeaker services stop {self.experiment_id}",
+            "stop": f"primebeaker services stop {self.experiment_id}{where}",
         }
         return dict(masked(receipt, deployment.passwords))
 
@@ -52,6 +56,7 @@ class StackReceipt:
 def submit_stack(
     deployment: Deployment,
     *,
+    engine: str = "beaker",
     beaker_directory: Path | None = None,
     hurry: Callable[[], bool] = lambda: False,
     limit: float = _LIMIT,
@@ -60,6 +65,7 @@ def submit_stack(
 
     Args:
         deployment: What :func:`plan_deployment` made.
+        engine: The engine's name, for messages.
         beaker_directory: A directory with a ``beaker`` executable that is put first on ``PATH`` of the native
             launcher (the embedded engine's); None leaves ``PATH`` alone.
         hurry: Whether we have been asked to end; the call then has up to 60 s to finish.
@@ -91,31 +97,33 @@ def submit_stack(
                 hurry=hurry,
             )
         except (KeyboardInterrupt, Interrupted) as error:
-            interrupted = Interrupted(f"{str(error) or 'interrupted'} while beaker ran; {_may_exist(deployment)}")
+            interrupted = Interrupted(
+                f"{str(error) or 'interrupted'} while beaker ran; {_may_exist(deployment, engine)}"
+            )
             interrupted.exit_code = getattr(error, "exit_code", Interrupted.exit_code)
             raise interrupted from error
-    return _receipt(deployment, finished)
+    return _receipt(deployment, finished, engine)
 
 
-def _receipt(deployment: Deployment, finished: Finished) -> StackReceipt:
+def _receipt(deployment: Deployment, finished: Finished, engine: str) -> StackReceipt:
     if finished.code is None:
-        raise UnclearOutcome(f"beaker gave no answer in time; {_may_exist(deployment)}")
+        raise UnclearOutcome(f"beaker gave no answer in time; {_may_exist(deployment, engine)}")
     try:
         outcome = json.loads(finished.stdout)
     except ValueError as error:
         detail = " ".join(finished.stderr.splitlines()[-3:])
         raise InternalError(
             f"the native launcher of {deployment.stack.distribution} ended with code {finished.code}: {detail}",
-            hint=_may_exist(deployment),
+            hint=_may_exist(deployment, engine),
         ) from error
     if outcome["outcome"] != "created":
-        raise _failure(deployment, outcome)
+        raise _failure(deployment, outcome, engine)
     found = set(_experiment_ids(outcome["beaker"]))
     if len(found) != 1:
         shown = json.dumps(masked(outcome["beaker"], deployment.passwords))
         problem = "no experiment ID" if not found else "several experiment IDs"
-        raise UnclearOutcome(f"beaker's receipt holds {problem}: {shown}; {_may_exist(deployment)}")
-    return StackReceipt(deployment, found.pop(), outcome["beaker"])
+        raise UnclearOutcome(f"beaker's receipt holds {problem}: {shown}; {_may_exist(deployment, engine)}")
+    return StackReceipt(deployment, found.pop(), outcome["beaker"], engine)
 
 
 def experiment_id_of(receipt: Any) -> str | None:
@@ -137,7 +145,7 @@ def _experiment_ids(receipt: Any) -> Iterator[str]:
             yield from _experiment_ids(record.get(key))
 
 
-def _failure(deployment: Deployment, outcome: dict[str, Any]) -> PrimeBeakerError:
+def _failure(deployment: Deployment, outcome: dict[str, Any], engine: str) -> PrimeBeakerError:
     name = deployment.experiment_name
     match outcome["outcome"]:
         case "refused":
@@ -145,9 +153,9 @@ def _failure(deployment: Deployment, outcome: dict[str, Any]) -> PrimeBeakerErro
             return ExternalError(f"beaker could not create {name}: {detail}")
         case "not_json":
             output = masked(str(outcome["output"])[:_MOST_DETAIL], deployment.passwords).strip()
-            return UnclearOutcome(f"beaker's answer is not JSON: {output!r}; {_may_exist(deployment)}")
+            return UnclearOutcome(f"beaker's answer is not JSON: {output!r}; {_may_exist(deployment, engine)}")
         case "killed":
-            return UnclearOutcome(f"beaker was killed by signal {outcome['signal']}; {_may_exist(deployment)}")
+            return UnclearOutcome(f"beaker was killed by signal {outcome['signal']}; {_may_exist(deployment, engine)}")
         case "no_beaker":
             return _no_beaker()
         case _:
@@ -173,8 +181,12 @@ def _no_beaker() -> ExternalError:
     )
 
 
-def _may_exist(deployment: Deployment) -> str:
+def _may_exist(deployment: Deployment, engine: str) -> str:
+    name = deployment.experiment_name
+    look, stop = "beaker experiment get", "beaker experiment stop"
+    if engine == "local":
+        look, stop = f"primebeaker local get {name}", " ".join(stop_command(name, engine))
     return (
-        f"experiment {deployment.experiment_name} in {deployment.workspace} was probably created and may be running; "
-        f"look with `beaker experiment get` and stop it with `beaker experiment stop`"
+        f"experiment {name} in {deployment.workspace} was probably created and may be running; "
+        f"look with `{look}` and stop it with `{stop}`"
     )

@@ -238,7 +238,7 @@ def test_a_gang_is_restarted_together(engine: LocalEngine, launch: Launch, tmp_p
 
 
 def test_one_replica_is_restarted_while_the_others_run_on(engine: LocalEngine, launch: Launch, tmp_path: Path):
-    script = f"echo ready; while ! test -e {tmp_path}/go; do sleep 0.02; done"
+    script = f"trap 'touch {tmp_path}/told' TERM; echo ready; while ! test -e {tmp_path}/go; do sleep 0.02; done"
     experiment_id = launch(script, replicas=2, propagateFailure=True, propagatePreemption=True)
     until(lambda: len(list(engine.logs(experiment_id))) == 2)
     engine.restart_alone(experiment_id, 1)
@@ -251,6 +251,9 @@ def test_one_replica_is_restarted_while_the_others_run_on(engine: LocalEngine, l
         (1, 1, "preempted"),
         (1, 2, "succeeded"),
     ]
+    # As when its machine is lost, the replica had no chance to tell anybody.
+    assert jobs[1].exit_code == 137
+    assert not (tmp_path / "told").exists()
 
 
 def test_an_ended_experiment_is_restarted(engine: LocalEngine, launch: Launch, tmp_path: Path):

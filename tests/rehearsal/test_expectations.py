@@ -52,6 +52,7 @@ def judged(text: str, state: str, codes: list[int], *, down: float = 2.0, **seen
         ("hang:rank=1,process=role", "failed", [95, 143], {}, True),
         ("hang:rank=1,process=role", "canceled", [0, 143], {"timed_out": True}, False),
         ("restart-alone:rank=1", "failed", [95, 143], {}, True),
+        ("restart-alone:rank=1", "failed", [90, 143], {}, False),
         ("restart-alone:rank=1", "succeeded", [0, 0], {}, False),
         ("late:rank=1,seconds=5", "succeeded", [0, 0], {}, True),
         ("late:rank=1,seconds=5", "failed", [93, 143], {"ends": [TOO_LATE]}, False),

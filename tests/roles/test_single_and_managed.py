@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -203,6 +204,35 @@ def test_term_reaches_rl(launch: Launch) -> None:
     process.terminate()
     assert process.wait(20) == 143
     topology.nothing_left()
+
+
+def test_a_stuck_single_node_run_is_ended_by_the_stall_watch(launch: Launch) -> None:
+    topology = launch()
+    spy = topology.bin / "py-spy"
+    spy.write_text('#!/bin/sh\necho "stack of $*"\n')
+    spy.chmod(0o755)
+    process = single(topology, PRIMEBEAKER_STALL_SECONDS="1")
+    pid = topology.record(0, "rl")["pid"]
+    assert process.wait(30) == 97
+    text = (topology.root / "single.txt").read_text()
+    assert f"  rl: stack of dump --subprocesses --pid {pid}" in text
+    assert "no log output and no new step for 1 s" in text.splitlines()[-1]
+    topology.nothing_left()
+
+
+def test_a_single_node_run_whose_trainer_logs_is_not_stuck(launch: Launch) -> None:
+    topology = launch()
+    process = single(topology, PRIMEBEAKER_STALL_SECONDS="2")
+    topology.record(0, "rl")
+    log = topology.output_dir / "logs" / "trainer.log"
+    end = time.monotonic() + 5
+    while time.monotonic() < end:
+        with log.open("a") as stream:
+            stream.write("step\n")
+        time.sleep(0.1)
+    assert process.poll() is None, (topology.root / "single.txt").read_text()
+    topology.order(0, "rl", "exit 0")
+    assert process.wait(30) == 0
 
 
 def test_all_faults_of_a_single_node_task_are_told_together(launch: Launch) -> None:

@@ -304,10 +304,11 @@ class LocalEngine(Engine):
             self._request(row, job.id, "preempt_requested", "preempted")
 
     def restart_alone(self, id_or_name: str, rank: int) -> None:
-        """End one rank and start it again as a new job while the others run on; does not wait.
+        """Kill one rank and start it again as a new job while the others run on; does not wait.
 
         Beaker does not do this on purpose; it is what an experiment with ``autoResume`` but without
-        ``propagatePreemption`` meets, and rehearsals try it.
+        ``propagatePreemption`` meets when a machine is lost, and rehearsals try it.  The replica gets no TERM: it
+        cannot tell its peers, who must notice by themselves that another process has taken its place.
 
         Raises:
             UserError: The experiment has ended, or has no such rank.

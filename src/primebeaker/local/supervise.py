@@ -362,7 +362,11 @@ class _Run:
             elif event.kind == "restart_alone_requested":
                 for live in wanted:
                     live.alone = live.verdict is None
-                self._end(wanted, Verdict("preempted", event.detail, PREEMPTED_CODE))
+                self._end(wanted, Verdict("preempted", event.detail, PREEMPTED_CODE), grace=0)
+                for live in wanted:
+                    if live.alone and live.child is not None:
+                        # As when its machine is lost: it must not get to tell anybody.
+                        live.child.signal(signal.SIGKILL)
             elif event.kind == "job_stop_requested":
                 self._end(wanted, Verdict("canceled", event.detail or "stopped", MANUAL_CODE))
 

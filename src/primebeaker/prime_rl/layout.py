@@ -173,6 +173,12 @@ class Layout:
         return self.logs / "inference" / f"node_{node}_rank{engine}.log"
 
     @property
+    def single_node_logs(self) -> tuple[Path, ...]:
+        """The logs that Prime-RL's own launcher of a single node writes for trainer and orchestrator."""
+        logs = self.logs if self.generation == "0.7" else self.logs / "latest"
+        return (logs / "trainer.log", logs / "orchestrator.log")
+
+    @property
     def gateway_log(self) -> Path:
         """The tool gateway's log."""
         return self.output_dir / "literegistry-gateway.log"

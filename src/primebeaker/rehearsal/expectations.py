@@ -152,8 +152,7 @@ def _fenced(fault: Fault, strike: Strike, seen: Seen) -> Outcome:
         # There are no others: the replica simply starts again.
         return Outcome(seen.ending, seen.state == "succeeded")
     others = [code for rank, code in seen.codes.items() if rank != fault.rank]
-    ended = any(code in (ExitCode.PEER_LOST, ExitCode.PEER_FAILED) for code in others)
-    return Outcome(seen.ending, seen.state == "failed" and ended)
+    return Outcome(seen.ending, seen.state == "failed" and ExitCode.PEER_LOST in others)
 
 
 def _waited_for(fault: Fault, strike: Strike, seen: Seen) -> Outcome:

@@ -55,7 +55,7 @@ FAULTS: Mapping[str, FaultKind] = {
     "restart-alone": FaultKind(
         {"rank": None},
         "one replica is restarted without the others",
-        "the others end with 95, or 90 when it still told them why; no mixed run",
+        "the others end with 95; no mixed run",
     ),
     "late": FaultKind(
         {"rank": None, "seconds": None},

@@ -13,6 +13,8 @@ from primebeaker.roles.config_choice import contract_of, load_values
 from primebeaker.roles.inputs import GatewayInputs, read_gateway_inputs, read_tunables
 from primebeaker.roles.process_role import DONE, ProcessRole
 from primebeaker.roles.rl_role import wait_for_tools
+from primebeaker.roles.stall import StallWatch
+from primebeaker.supervision import Child
 
 __all__ = ["SingleRole"]
 
@@ -22,6 +24,7 @@ class SingleRole(ProcessRole):
 
     config: Path
     contract: Contract
+    _stall = 0.0
 
     async def script(self) -> Cause:
         """Registry, services, gateway, then ``rl``; its code is the task's."""
@@ -35,9 +38,13 @@ class SingleRole(ProcessRole):
             async with self.phase("start"):
                 await wait_for_tools(self, layout)
         program = self.contract.programs.rl
-        self._launch(
+        child = self._launch(
             ProcessSpec(name="rl", argv=(program, "@", str(self.config)), env=self.env, log=layout.logs / "rl.log"), 0
         )
+        if self._stall:
+            # What ``rl`` itself prints is the orchestrator's log alone.
+            watch = StallWatch(self._stall, layout, [child], layout.single_node_logs)
+            self.background(watch.run(self.end, self.events.say, self.env))
         async with self.phase("run"):
             await self.finished.wait()
         return DONE
@@ -50,7 +57,8 @@ class SingleRole(ProcessRole):
         if not os.access(self.config, os.R_OK):
             mistakes.add(UserError("cannot be read", file=self.config))
         with mistakes.collect():
-            self.grace = read_tunables(self.env).grace
+            tunables = read_tunables(self.env)
+            self.grace, self._stall = tunables.grace, tunables.stall
         gateway = None
         with mistakes.collect():
             gateway = read_gateway_inputs(self.env) if "GATEWAY_PORT" in self.env else None
@@ -58,5 +66,5 @@ class SingleRole(ProcessRole):
         self.contract = contract_of(load_values(self.config))
         return gateway
 
-    def _launch(self, spec: ProcessSpec, wave: int) -> None:
-        self.start(spec, wave=wave)
+    def _launch(self, spec: ProcessSpec, wave: int) -> Child:
+        return self.start(spec, wave=wave)

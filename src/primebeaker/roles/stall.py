@@ -39,21 +39,22 @@ class StallWatch:
     Args:
         limit: Seconds.
         layout: The run's paths.
-        children: The processes whose logs count, and whose stacks are dumped.
+        children: The processes whose logs count, and whose stacks (and those of what they started) are dumped.
+        logs: Further logs that count, written by others than the children.
     """
 
-    def __init__(self, limit: float, layout: Layout, children: Sequence[Child]) -> None:
+    def __init__(self, limit: float, layout: Layout, children: Sequence[Child], logs: Sequence[Path] = ()) -> None:
         self._limit = limit
         self._layout = layout
         self._children = children
+        self._logs = (*logs, *(child.spec.log.path for child in children if child.spec.log is not None))
 
     async def run(self, end: Callable[[Cause], None], say: Callable[[str], None], env: Mapping[str, str]) -> None:
         """Watch for ever."""
-        logs = [child.spec.log.path for child in self._children if child.spec.log is not None]
         seen, since = None, time.monotonic()
         while True:
             await asyncio.sleep(min(5.0, self._limit / 4))
-            now = await in_thread(lambda: progress(self._layout, logs))
+            now = await in_thread(lambda: progress(self._layout, self._logs))
             if now != seen:
                 seen, since = now, time.monotonic()
                 continue

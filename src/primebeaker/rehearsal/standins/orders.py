@@ -41,11 +41,18 @@ def hold(step: int) -> None:
                 time.sleep(_LOOK_SECONDS)
             # What was struck must take effect before the run goes on, or a short run would end first.
             time.sleep(_EFFECT_SECONDS)
-            # Peers need their time-out to miss a role; what is logged meanwhile keeps the stall watch from being first.
-            while fault.what == "hang" and fault.process == "role" and time.monotonic() < deadline:
+            # Peers need their time to miss a role; what is logged meanwhile keeps the stall watch from being first.
+            while _peers_must_notice(fault) and time.monotonic() < deadline:
                 sys.stdout.write(f"Held after step {step}\n")
                 sys.stdout.flush()
                 time.sleep(_TELL_SECONDS)
+
+
+def _peers_must_notice(fault: Fault) -> bool:
+    """Whether what was struck ends the run only once the other replicas see it."""
+    if fault.what == "restart-alone":
+        return os.environ.get("BEAKER_REPLICA_COUNT", "1") != "1"
+    return fault.what == "hang" and fault.process == "role"
 
 
 def die_midsave(step: int, last: int | None) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import itertools
 import json
 import os
 import queue
@@ -27,6 +28,7 @@ __all__ = ["DiskFaults", "Entry", "SharedFiles"]
 
 _NOT_YET = frozenset({errno.ENOENT, errno.ESTALE, errno.EIO, errno.ENOTDIR})
 _PATIENCE_SECONDS = 30.0
+_HANGING_SECONDS = 10.0
 _THREADS = 4
 _WRITE_PAUSES = (0.1, 0.3, 0.9)
 
@@ -105,6 +107,9 @@ class SharedFiles:
         self._threads = 0
         self._pending = 0
         self._count = 0
+        # When each operation under way began, by its number.
+        self._under_way: dict[int, float] = {}
+        self._operations = itertools.count()
         self.before_write: Callable[[], Awaitable[None]] | None = None
         #: Operations so far by kind, for measuring.
         self.operations = {"read": 0, "list": 0, "write": 0}
@@ -113,15 +118,19 @@ class SharedFiles:
         """Run a blocking function in a daemon thread."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
+        number = next(self._operations)
 
         def job() -> None:
+            self._under_way[number] = time.monotonic()
             try:
                 if self._faults is not None:
                     self._faults.delay()
                 value = function()
             except BaseException as error:
+                self._under_way.pop(number)
                 _answer(loop, future, None, error)
             else:
+                self._under_way.pop(number)
                 _answer(loop, future, value, None)
 
         self._pending += 1
@@ -138,6 +147,12 @@ class SharedFiles:
     def _work(self) -> None:
         while True:
             self._jobs.get()()
+
+    def hanging(self) -> str:
+        """Words for a message about a wait that took too long: whether the file system is to blame."""
+        oldest = min([*self._under_way.values(), time.monotonic()])
+        seconds = time.monotonic() - oldest
+        return f"; the file system has not answered for {seconds:.0f} s" if seconds > _HANGING_SECONDS else ""
 
     async def read(self, path: Path) -> dict[str, Any] | None:
         """The JSON object in a file, or None when it is not there, or not whole, yet.
@@ -176,7 +191,9 @@ class SharedFiles:
 
     def _understood(self, path: Path, data: bytes | OSError) -> dict[str, Any] | None:
         if isinstance(data, OSError):
-            if data.errno not in _NOT_YET:
+            if data.errno in _NOT_YET:
+                self._bad_since.pop(path, None)
+            else:
                 self._bad(path, data.strerror or str(data))
             return None
         known = self._parsed.get(path)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 
-__all__ = ["Deadline", "Poll"]
+__all__ = ["Poll"]
 
 _FIRST_SECONDS = 0.1
 _GROWTH = 1.5
@@ -33,20 +32,3 @@ class Poll:
     def reset(self) -> None:
         """Look quickly again: something has just changed."""
         self._next = min(_FIRST_SECONDS, self._ceiling)
-
-
-class Deadline:
-    """A time limit on this machine's own monotonic clock."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self.restart()
-
-    def restart(self) -> None:
-        """Count from now on."""
-        self._end = time.monotonic() + self._seconds
-
-    @property
-    def passed(self) -> bool:
-        """Whether the time is over."""
-        return time.monotonic() >= self._end

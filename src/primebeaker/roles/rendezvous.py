@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from primebeaker.roles.causes import Cause, ExitCode, RoleFault
 from primebeaker.roles.files import Entry, SharedFiles
 from primebeaker.roles.plan import check_schema
-from primebeaker.roles.polling import Deadline, Poll
+from primebeaker.roles.polling import Poll
 from primebeaker.roles.topology import Member, Slice
 
 __all__ = ["EPOCH_SCHEMA", "MEMBER_SCHEMA", "Epoch", "MemberFile", "MemberScan", "Paths", "Rendezvous", "utc_now"]
@@ -242,42 +242,46 @@ class Rendezvous:
             The epoch, and its members by rank.
 
         Raises:
-            RoleFault: Not all arrived in time (93), or a newer leader exists (96).
+            RoleFault: Not all arrived in time, or the file system does not answer (93), or a newer leader exists (96).
         """
         if self._me.rank == 0:
             return await self._lead()
         return await self._follow()
 
     async def _lead(self) -> tuple[Epoch, tuple[Member, ...]]:
-        deadline, poll = Deadline(self._timeout), Poll(self._poll)
+        poll = Poll(self._poll)
         epoch: Epoch | None = None
         alive: dict[int, str] = {}
+        ready: dict[int, Mapping[str, Any]] = {}
         acks = AckScan(self._files, self._paths, self._nodes)
         said = (0, time.monotonic())
-        while True:
-            members = await self.scan.look()
-            self._refuse_ended(members, alive)
-            # One that runs belongs to an earlier start, and will notice that it is alone.
-            ready = {
-                rank: value for rank, value in members.items() if value.get("phase") == "assemble" and value.get("ip")
-            }
-            instances = {rank: str(value["instance"]) for rank, value in sorted(ready.items())}
-            if len(ready) != said[0] or time.monotonic() - said[1] > _PROGRESS_SECONDS:
-                said = (len(ready), time.monotonic())
-                self._say(f"assemble: {len(ready)} of {self._nodes} ranks have arrived")
-            if len(ready) == self._nodes and (epoch is None or dict(epoch.members) != instances):
-                epoch = await self._publish(instances, epoch)
-                poll.reset()
-            if epoch is not None and len(ready) == self._nodes and await acks.complete(epoch):
-                started = tuple(_member(ready[rank]) for rank in range(self._nodes))
-                await self._files.write(
-                    self._paths.epoch(epoch.epoch) / "start.json",
-                    {"epoch": epoch.epoch, "members": [member.as_json() for member in started]},
-                )
-                return epoch, started
-            if deadline.passed:
-                raise self._late(ready, acks, epoch)
-            await poll.sleep()
+        try:
+            async with asyncio.timeout(self._timeout):
+                while True:
+                    members = await self.scan.look()
+                    self._refuse_ended(members, alive)
+                    ready = _arrived(members)
+                    instances = {rank: str(value["instance"]) for rank, value in sorted(ready.items())}
+                    if len(ready) != said[0] or time.monotonic() - said[1] > _PROGRESS_SECONDS:
+                        said = (len(ready), time.monotonic())
+                        self._say(f"assemble: {len(ready)} of {self._nodes} ranks have arrived")
+                    whole = len(ready) == self._nodes
+                    if whole and (epoch is None or dict(epoch.members) != instances):
+                        epoch = await self._publish(instances, epoch)
+                        poll.reset()
+                    if whole and epoch is not None and await acks.complete(epoch):
+                        return epoch, await self._start(epoch, ready)
+                    await poll.sleep()
+        except TimeoutError:
+            raise self._late(ready, acks, epoch) from None
+
+    async def _start(self, epoch: Epoch, ready: Mapping[int, Mapping[str, Any]]) -> tuple[Member, ...]:
+        started = tuple(Member.from_json(ready[rank]) for rank in range(self._nodes))
+        await self._files.write(
+            self._paths.epoch(epoch.epoch) / "start.json",
+            {"epoch": epoch.epoch, "members": [member.as_json() for member in started]},
+        )
+        return started
 
     def _refuse_ended(self, members: Mapping[int, Mapping[str, Any]], alive: dict[int, str]) -> None:
         """A rank seen on its way to the start that then ended has failed; others that ended are of an earlier start."""
@@ -318,33 +322,27 @@ class Rendezvous:
         self._acknowledged = epoch
 
     async def _follow(self) -> tuple[Epoch, tuple[Member, ...]]:
-        deadline, poll = Deadline(self._timeout), Poll(self._poll)
+        poll = Poll(self._poll)
         alive: dict[int, str] = {}
-        while True:
-            leader, epoch, started = await self._glance()
-            self._refuse_ended({0: leader} if leader else {}, alive)
-            known = self._acknowledged
-            named = epoch is not None and epoch.members.get(self._me.rank) == self._me.instance
-            # What was read may be old: a smaller number is never news.
-            if named and epoch is not None and (known is None or epoch.number > known.number):
-                await self._acknowledge(epoch)
-                self._say(f"assemble: acknowledged epoch {epoch.epoch}")
-                poll.reset()
-            # What was found belongs to the epoch acknowledged before this look.
-            if started is not None and known is not None and known is self._acknowledged:
-                return known, started
-            if deadline.passed:
-                waiting = (
-                    "the leader has not started the epoch"
-                    if self._acknowledged
-                    else "the leader (rank 0) has not listed it"
-                )
-                raise RoleFault(
-                    ExitCode.BARRIER_TIMEOUT,
-                    "timeout",
-                    f"assembly: rank {self._me.rank} waited {self._timeout:g} s: {waiting}",
-                )
-            await poll.sleep()
+        try:
+            async with asyncio.timeout(self._timeout):
+                while True:
+                    leader, epoch, started = await self._glance()
+                    self._refuse_ended({0: leader} if leader else {}, alive)
+                    known = self._acknowledged
+                    named = epoch is not None and epoch.members.get(self._me.rank) == self._me.instance
+                    # What was read may be old: a smaller number is never news.
+                    if named and epoch is not None and (known is None or epoch.number > known.number):
+                        await self._acknowledge(epoch)
+                        self._say(f"assemble: acknowledged epoch {epoch.epoch}")
+                        poll.reset()
+                    # What was found belongs to the epoch acknowledged before this look.
+                    if started is not None and known is not None and known is self._acknowledged:
+                        return known, started
+                    await poll.sleep()
+        except TimeoutError:
+            waiting = "has not started the epoch" if self._acknowledged else "(rank 0) has not listed it"
+            raise self._timed_out(f"rank {self._me.rank} waited {self._timeout:g} s: the leader {waiting}") from None
 
     async def _glance(self) -> _Glance:
         """One look: the leader's member file, the epoch, and whether it has started."""
@@ -365,9 +363,10 @@ class Rendezvous:
         what = "have not arrived"
         if not missing and epoch is not None:
             missing, what = acks.missing(epoch), "have not acknowledged"
-        return RoleFault(
-            ExitCode.BARRIER_TIMEOUT, "timeout", f"assembly: {named_ranks(missing)} of {self._nodes} {what}"
-        )
+        return self._timed_out(f"{named_ranks(missing)} of {self._nodes} {what}")
+
+    def _timed_out(self, what: str) -> RoleFault:
+        return RoleFault(ExitCode.BARRIER_TIMEOUT, "timeout", f"assembly: {what}{self._files.hanging()}")
 
 
 class AckScan:
@@ -420,8 +419,9 @@ def named_ranks(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) != 1 else ''} {shown}{more}"
 
 
-def _member(value: Mapping[str, Any]) -> Member:
-    return Member.from_json(value)
+def _arrived(members: Mapping[int, Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
+    """The members that wait at the barrier; one that runs belongs to an earlier start, and will notice it is alone."""
+    return {rank: value for rank, value in members.items() if value.get("phase") == "assemble" and value.get("ip")}
 
 
 async def publish(files: SharedFiles, paths: Paths, me: MemberFile, lock: asyncio.Lock) -> None:

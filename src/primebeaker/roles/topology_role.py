@@ -31,7 +31,7 @@ from primebeaker.roles.http import in_thread
 from primebeaker.roles.inputs import RoleInputs, read_inputs
 from primebeaker.roles.network import infiniband_devices, interface_of, interfaces, node_address
 from primebeaker.roles.plan import RuntimePlan
-from primebeaker.roles.polling import Deadline, Poll
+from primebeaker.roles.polling import Poll
 from primebeaker.roles.ports import HeldPorts, hold_engine_ports
 from primebeaker.roles.process_role import ProcessRole
 from primebeaker.roles.reach import Listener, reach
@@ -45,7 +45,6 @@ __all__ = ["TopologyRole"]
 _BEAT_SECONDS = 10.0
 _DIGEST_SECONDS = 30.0
 _SHUTDOWN_FILE_SECONDS = 10.0
-_LEADER_DONE_SECONDS = 60.0
 
 
 class TopologyRole(ProcessRole):
@@ -181,6 +180,7 @@ class TopologyRole(ProcessRole):
                     instance=self.me.instance,
                     heartbeat_timeout=self.inputs.tunables.heartbeat_timeout,
                     scan=rendezvous.scan,
+                    leader_ends_last=self.kind == "rl",
                 )
                 self.background(self._watch_peers(self.watch))
                 if self.inputs.leads:
@@ -307,42 +307,48 @@ class TopologyRole(ProcessRole):
             self.events.say(notice)
 
     async def _wait_for(self, path: Path) -> dict[str, Any]:
-        timeout = self.inputs.rendezvous_timeout
-        deadline, poll = Deadline(timeout), Poll(self.inputs.tunables.poll)
-        while True:
-            if path.name in await self.files.listing(path.parent):
-                value = await self.files.read(path)
-                if value is not None:
-                    return value
-            if deadline.passed:
-                raise RoleFault(
-                    ExitCode.BARRIER_TIMEOUT, "timeout", f"prepare: {path.name} did not appear within {timeout:g} s"
-                )
-            await poll.sleep()
+        timeout, poll = self.inputs.rendezvous_timeout, Poll(self.inputs.tunables.poll)
+        try:
+            async with asyncio.timeout(timeout):
+                while True:
+                    if path.name in await self.files.listing(path.parent):
+                        value = await self.files.read(path)
+                        if value is not None:
+                            return value
+                    await poll.sleep()
+        except TimeoutError:
+            raise RoleFault(
+                ExitCode.BARRIER_TIMEOUT,
+                "timeout",
+                f"prepare: {path.name} did not appear within {timeout:g} s{self.files.hanging()}",
+            ) from None
 
     async def _check_digest(self, component: str) -> None:
         path, expected = self.plan.configs[component]
-        deadline, poll = Deadline(_DIGEST_SECONDS), Poll(self.inputs.tunables.poll)
-        while True:
-            with contextlib.suppress(OSError):
-                if digest(await self.files.run(Path(path).read_bytes)) == expected:
-                    return
-            if deadline.passed:
-                raise RoleFault(
-                    ExitCode.BARRIER_TIMEOUT,
-                    "timeout",
-                    f"{path}: the shared filesystem shows another file than the leader wrote",
-                )
-            await poll.sleep()
+        poll = Poll(self.inputs.tunables.poll)
+        try:
+            async with asyncio.timeout(_DIGEST_SECONDS):
+                while True:
+                    with contextlib.suppress(OSError):
+                        if digest(await self.files.run(Path(path).read_bytes)) == expected:
+                            return
+                    await poll.sleep()
+        except TimeoutError:
+            raise RoleFault(
+                ExitCode.BARRIER_TIMEOUT,
+                "timeout",
+                f"{path}: the shared filesystem shows another file than the leader wrote{self.files.hanging()}",
+            ) from None
 
     async def _watch_peers(self, watch: Watch) -> None:
         poll = Poll(self.inputs.tunables.poll)
-        leader_done: float | None = None
         while True:
             found = await watch.look()
             if isinstance(found, Complete):
                 if self.inputs.leads:
                     return
+                if not found.declared:
+                    self.events.say("warning: the leader ended with 0, but complete.json cannot be seen")
                 self.policy.complete = True
                 self.finished.set()
                 return
@@ -350,14 +356,6 @@ class TopologyRole(ProcessRole):
                 self.end(found)
                 return
             self.peers_seen(watch)
-            status = watch.leader_status
-            if status is not None and self.kind == "rl":
-                leader_done = leader_done or time.monotonic()
-                if time.monotonic() - leader_done > _LEADER_DONE_SECONDS:
-                    self.events.say("warning: the leader ended with 0, but complete.json cannot be seen")
-                    self.policy.complete = True
-                    self.finished.set()
-                    return
             await poll.sleep()
 
     def peers_seen(self, watch: Watch) -> None:

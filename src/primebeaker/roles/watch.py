@@ -16,10 +16,18 @@ from primebeaker.roles.topology import Member
 __all__ = ["Complete", "Silence", "Watch"]
 
 _OWN_PAUSE_SECONDS = 5.0
+_LEADER_DONE_SECONDS = 60.0
 
 
+@dataclass(frozen=True)
 class Complete:
-    """Found instead of a cause: the leader declared the run complete."""
+    """Found instead of a cause: the leader declared the run complete.
+
+    Attributes:
+        declared: ``complete.json`` was seen; else only that the leader ended with 0, a minute ago.
+    """
+
+    declared: bool = True
 
 
 @dataclass
@@ -65,6 +73,8 @@ class Watch:
         instance: This process.
         heartbeat_timeout: Seconds of silence; 0 is never.
         scan: The leader's view of the member files.
+        leader_ends_last: The leader ends with 0 only when the run is complete, so that its status says so too.
+        clock: Seconds on this process's monotonic clock.
     """
 
     def __init__(
@@ -78,6 +88,8 @@ class Watch:
         instance: str,
         heartbeat_timeout: float,
         scan: MemberScan,
+        leader_ends_last: bool = True,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._files = files
         self._paths = paths
@@ -86,14 +98,15 @@ class Watch:
         self._rank = rank
         self._instance = instance
         self._scan = scan
-        self._silence = Silence(heartbeat_timeout)
+        self._silence = Silence(heartbeat_timeout, clock)
+        self._leader_ends_last = leader_ends_last
+        self._clock = clock
+        self._leader_done: float | None = None
         self._unreadable_shutdowns = 0
         #: Newest known member files (all on the leader, the leader's elsewhere).
         self.peers: dict[int, Mapping[str, Any]] = {}
         #: Exit codes of ranks that have ended (leader only).
         self.statuses: dict[int, Mapping[str, Any]] = {}
-        #: The leader's own status as the followers see it.
-        self.leader_status: Mapping[str, Any] | None = None
 
     async def look(self) -> Cause | Complete | None:
         """What ends this role, if anything does."""
@@ -153,9 +166,21 @@ class Watch:
                     message=f"an operator asked for a stop ({self._paths.stop_request})",
                 )
             return await self._look_at_statuses()
-        if "status" in listing:
-            self.leader_status = await self._files.read(self._paths.status(self._epoch.epoch, 0))
-        return None
+        return await self._look_at_leader_status() if "status" in listing else None
+
+    async def _look_at_leader_status(self) -> Cause | Complete | None:
+        """How the leader ended, where neither ``shutdown.json`` nor ``complete.json`` can be seen (yet)."""
+        value = await self._files.read(self._paths.status(self._epoch.epoch, 0))
+        if value is None:
+            return None
+        if value.get("code") != 0:
+            return peer_failure(value)
+        if not self._leader_ends_last:
+            return None
+        now = self._clock()
+        if self._leader_done is None:
+            self._leader_done = now
+        return Complete(declared=False) if now - self._leader_done > _LEADER_DONE_SECONDS else None
 
     async def _look_at_statuses(self) -> Cause | None:
         directory = self._paths.epoch(self._epoch.epoch) / "status"

@@ -196,6 +196,35 @@ def test_sub_configs_are_whole_and_carry_their_digest(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "configs").iterdir()] == ["trainer.toml"]
 
 
+def test_generation_0_8_has_places_of_its_own() -> None:
+    values = tomllib.loads(
+        """
+        output_dir = "out"
+        max_steps = 4
+        [run]
+        name = "r1"
+        [model]
+        name = "m/x"
+        [monitors.wandb]
+        project = "p"
+        [monitors.file]
+        [ckpt]
+        [resume]
+        [orchestrator]
+        [inference.vllm]
+        tensor_parallel_size = 2
+        """
+    )
+    resolved = resolve_rl(pin_resume_step(values, 20, GEN_0_8), contract=GEN_0_8, validation="never")
+    for table in (resolved.trainer, resolved.orchestrator):
+        assert table["output_dir"] == "out/r1"
+        assert table["monitors"] == {"wandb": {"project": "p"}, "file": {}}
+        assert (table["resume"], table["ckpt"]) == ({"step": 20}, {})
+    assert resolved.inference["vllm"] == {"tensor_parallel_size": 2, "model": "m/x"}
+    assert "model" not in resolved.inference
+    assert (resolved.model_name, resolved.tp) == ("m/x", 2)
+
+
 def test_generation_0_8_sub_configs_are_json(tmp_path: Path) -> None:
     written = write_subconfigs(tmp_path, {"sft.json": {"router": None}}, GEN_0_8, stamp="e1")["sft.json"]
     assert json.loads(Path(written.path).read_text()) == {"router": None}

@@ -28,34 +28,23 @@ class SubConfigs(NamedTuple):
     inference: Table
 
 
-#: Shared key -> the keys it stands for. A sub-config's own value wins, but may not differ.
-_SHARED: Mapping[str, tuple[str, ...]] = {
-    "model.name": ("trainer.model.name", "inference.model.name", "orchestrator.model.name"),
-    "model.vlm": ("trainer.model.vlm", "inference.model.vlm", "orchestrator.model.vlm"),
-    "log.level": ("trainer.log.level", "orchestrator.log.level", "inference.log.level"),
-    "log.json_logging": ("trainer.log.json_logging", "orchestrator.log.json_logging", "inference.log.json_logging"),
-    "ckpt.output_dir": ("trainer.ckpt.output_dir",),
-    "rollout_transport": ("trainer.rollout_transport", "orchestrator.rollout_transport"),
-    "max_steps": ("trainer.max_steps", "orchestrator.max_steps"),
-    "seq_len": ("trainer.model.seq_len", "orchestrator.seq_len"),
-    "tokenizer.chat_template": (
-        "trainer.tokenizer.chat_template",
-        "orchestrator.tokenizer.chat_template",
-        "inference.model.chat_template",
-    ),
-    **{
-        f"{table}.{name}": (f"trainer.{table}.{name}", f"orchestrator.{table}.{name}")
-        for table, names in {
-            "ckpt": ("interval", "resume_step", "keep_last", "keep_interval"),
-            "wandb": ("project", "entity", "name", "group", "tags", "offline"),
-            "file_monitor": ("filename",),
-            "tokenizer": ("name", "trust_remote_code"),
-        }.items()
-        for name in names
-    },
-}
-#: A bare table of this name switches the feature on for both sides.
-_ENABLING = ("ckpt", "wandb", "file_monitor")
+def _shared(contract: Contract) -> dict[str, tuple[str, ...]]:
+    """Shared key -> the keys it stands for. A sub-config's own value wins, but may not differ."""
+    keys = contract.keys
+    both = ["ckpt.interval", "ckpt.keep_last", "ckpt.keep_interval", keys.resume_step, keys.file_monitor]
+    both += [f"{keys.wandb}.{name}" for name in ("project", "entity", "name", "group", "tags", "offline")]
+    both += ["log.level", "log.json_logging", "model.name", "model.vlm", "max_steps", "rollout_transport"]
+    both += [f"tokenizer.{name}" for name in ("name", "trust_remote_code", "chat_template")]
+    targets: dict[str, tuple[str, ...]] = {key: (f"trainer.{key}", f"orchestrator.{key}") for key in both}
+    targets["seq_len"] = ("trainer.model.seq_len", "orchestrator.seq_len")
+    targets["ckpt.output_dir"] = ("trainer.ckpt.output_dir",)
+    for key in ("log.level", "log.json_logging"):
+        targets[key] += (f"inference.{key}",)
+    targets["model.name"] += (keys.inference_model,)
+    targets["tokenizer.chat_template"] += (keys.chat_template,)
+    if contract.generation == "0.7":
+        targets["model.vlm"] += ("inference.model.vlm",)
+    return targets
 
 
 def resolve_rl(values: Mapping[str, Any], contract: Contract) -> SubConfigs:
@@ -72,15 +61,16 @@ def resolve_rl(values: Mapping[str, Any], contract: Contract) -> SubConfigs:
     for name in ("trainer", "orchestrator", "inference"):
         data.setdefault(name, {})
     mistakes = Mistakes()
-    for shared, targets in _SHARED.items():
+    for shared, targets in _shared(contract).items():
         _propagate(data, shared, targets, mistakes)
     _propagate_output_dir(data, contract, mistakes)
     mistakes.raise_if_any()
-    for name in _ENABLING:
-        if isinstance(data.get(name), dict):
+    # A bare table switches the feature on for both sides.
+    for name in ("ckpt", contract.keys.wandb, contract.keys.file_monitor.rpartition(".")[0]):
+        if isinstance(lookup(data, name), dict):
             fill(data, f"trainer.{name}", {})
             fill(data, f"orchestrator.{name}", {})
-    for key in ("trainer.model.name", "orchestrator.model.name", "inference.model.name"):
+    for key in ("trainer.model.name", "orchestrator.model.name", contract.keys.inference_model):
         fill(data, key, contract.default_model)
     fill(data, "trainer.log.ranks_filter", list(contract.default_ranks_filter))
     _resolve_transports(data, contract)
@@ -113,8 +103,13 @@ def _propagate(data: Table, shared: str, targets: tuple[str, ...], mistakes: Mis
 
 def _propagate_output_dir(data: Table, contract: Contract, mistakes: Mistakes) -> None:
     output_dir = lookup(data, "output_dir", "outputs")
-    nested = f"{output_dir}/run_default" if contract.generation == "0.7" else output_dir
-    for target, expected in (("trainer.output_dir", output_dir), ("orchestrator.output_dir", nested)):
+    if contract.generation == "0.7":
+        expected_dirs = (output_dir, f"{output_dir}/run_default")
+    else:
+        # Without a name Prime-RL makes one up: nobody else can know that directory.
+        run = lookup(data, "run.dir") or lookup(data, "run.name")
+        expected_dirs = (f"{output_dir}/{run}" if run else output_dir,) * 2
+    for target, expected in zip(("trainer.output_dir", "orchestrator.output_dir"), expected_dirs, strict=True):
         own = lookup(data, target)
         if own is not None and own != expected:
             mistakes.add(_disagree("output_dir", output_dir, target, own))

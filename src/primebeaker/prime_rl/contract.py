@@ -91,6 +91,10 @@ class ConfigKeys:
     wandb: str
     resume_step: str
     sft_nodes: str
+    inference_model: str
+    chat_template: str
+    #: the local metrics file of trainer and orchestrator
+    file_monitor: str
     backend_port: str = "inference.backend_port"
     router_port: str = "inference.server.port"
 
@@ -189,6 +193,9 @@ GEN_0_7 = Contract(
         wandb="wandb",
         resume_step="ckpt.resume_step",
         sft_nodes="deployment.num_nodes",
+        inference_model="inference.model.name",
+        chat_template="inference.model.chat_template",
+        file_monitor="file_monitor.filename",
     ),
 )
 
@@ -210,6 +217,9 @@ GEN_0_8 = Contract(
         wandb="monitors.wandb",
         resume_step="resume.step",
         sft_nodes="deployment.num_train_nodes",
+        inference_model="inference.vllm.model",
+        chat_template="inference.vllm.chat_template",
+        file_monitor="monitors.file.path",
     ),
     run_identity=MappingProxyType({"id": "PRL_RUN_ID", "name": "PRL_RUN_NAME"}),
 )

@@ -101,7 +101,9 @@ class ResolvedRL:
     @property
     def model_name(self) -> str:
         """The name ``/v1/models`` must list."""
-        return str(lookup(self.inference, "model.name", self.contract.default_model))
+        return str(
+            lookup({"inference": self.inference}, self.contract.keys.inference_model, self.contract.default_model)
+        )
 
     def env(self, component: Component) -> dict[str, str]:
         """Defaults, then ``[env_vars]``, then the component's own ``env_vars``; later wins."""

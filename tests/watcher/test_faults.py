@@ -250,7 +250,7 @@ def test_a_killed_scan_leaves_a_whole_index(family: Tree, number: signal.Signals
 def test_a_full_disk_leaves_the_index_as_it_was(family: Tree, tmp_path: Path) -> None:
     small = tmp_path / "small"
     small.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=700k", "tmpfs", str(small)], check=False).returncode:
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1200k", "tmpfs", str(small)], check=False).returncode:
         pytest.fail("this test needs to mount a small tmpfs")
     try:
         words = [

@@ -163,6 +163,8 @@ def _connect(database: Path, *, warn: Callable[[str], None]) -> sqlite3.Connecti
         connection.execute("PRAGMA synchronous=NORMAL")
     connection.execute("PRAGMA foreign_keys=ON")
     connection.execute("PRAGMA cache_size=-32000")
+    # A first scan would copy the same pages from the WAL a hundred times with SQLite's own limit of 1,000.
+    connection.execute("PRAGMA wal_autocheckpoint=8000")
     return connection
 
 

@@ -11,16 +11,30 @@ from typing import Any, NamedTuple
 import yaml
 
 from primebeaker.redaction import MASK, mask_credentials, redact_tree
+from primebeaker.watcher.yaml_values import LOADER, load_yaml
 
 __all__ = ["StoredText", "holds_nothing_secret", "redacted_toml", "redacted_yaml", "stored_text"]
 
 _TEXT_LIMIT = 2**20
 _TEXT_KEPT = 64 * 2**10
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _WITHHELD = "# The text is withheld: its credentials could not be taken out of it safely.\n"
 # Cheap first look: a text without any of these holds nothing to hide.
 _SUSPICIOUS = re.compile(
     r"token(?!(?-i:s)|izer)|secret|passw|key|credential|cookie|authoriz|@|hf_|sk-|gh[pousr]_|AKIA", re.IGNORECASE
+)
+# Looked for before the expression: plain words are found twenty times as fast.
+_SUSPICIOUS_WORDS = (
+    "secret",
+    "passw",
+    "key",
+    "credential",
+    "cookie",
+    "authoriz",
+    "@",
+    "hf_",
+    "sk-",
+    "akia",
+    *(f"gh{letter}_" for letter in "pousr"),
 )
 _TOML_PIECE = re.compile(
     r'"""(?:\\.|[^\\])*?"{3,5}|\'\'\'.*?\'{3,5}|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'|\#[^\n]*', re.DOTALL
@@ -37,6 +51,11 @@ class StoredText(NamedTuple):
 
 def holds_nothing_secret(text: str) -> bool:
     """Whether one look at the text tells that no value in it can be a credential."""
+    lowered = text.casefold()
+    # `max_tokens` and `tokenizer` are everywhere, and harmless.
+    harmless = lowered.count("token") == text.count("tokens") + lowered.count("tokenizer")
+    if harmless and not any(word in lowered for word in _SUSPICIOUS_WORDS):
+        return True
     return _SUSPICIOUS.search(text) is None
 
 
@@ -65,7 +84,7 @@ def redacted_toml(text: str, tree: dict[str, Any]) -> str:
         text: The document.
         tree: The same, parsed.
     """
-    if not _SUSPICIOUS.search(text):
+    if holds_nothing_secret(text):
         return text
     secrets = dict(_replacements(tree, redact_tree(tree)))
 
@@ -98,7 +117,7 @@ def redacted_yaml(text: str, tree: Any, clean: Any = None) -> str:
         tree: The same, parsed.
         clean: ``tree`` without its credentials, when it is known already.
     """
-    if not _SUSPICIOUS.search(text):
+    if holds_nothing_secret(text):
         return text
     secrets = dict(_replacements(tree, redact_tree(tree) if clean is None else clean))
     if not secrets and mask_credentials(text) == text:
@@ -107,7 +126,7 @@ def redacted_yaml(text: str, tree: Any, clean: Any = None) -> str:
     at = 0
     try:
         if secrets:
-            for token in yaml.scan(text, Loader=_LOADER):
+            for token in yaml.scan(text, Loader=LOADER):
                 if isinstance(token, yaml.ScalarToken) and token.value in secrets:
                     start, end = token.start_mark.index, token.end_mark.index
                     pieces += [text[at:start], json.dumps(secrets[token.value], ensure_ascii=False)]
@@ -115,7 +134,7 @@ def redacted_yaml(text: str, tree: Any, clean: Any = None) -> str:
                     pieces.append("\n" if text[start:end].endswith("\n") else "")
                     at = end
         redacted = mask_credentials("".join([*pieces, text[at:]]))
-        if _is_clean(yaml.load(redacted, Loader=_LOADER)):  # noqa: S506 (the safe loader in C)
+        if _is_clean(load_yaml(redacted)):
             return redacted
     except (yaml.YAMLError, ValueError):
         pass

@@ -65,11 +65,11 @@ class PathMap:
 
     def local(self, path: str) -> str:
         """The path to open."""
-        return _replace(path, self.pairs)
+        return _replace(path, self.pairs) if self.pairs else path
 
     def stored(self, path: str) -> str:
         """The path to store and show."""
-        return _replace(path, [(new, old) for old, new in self.pairs])
+        return _replace(path, [(new, old) for old, new in self.pairs]) if self.pairs else path
 
 
 def _replace(path: str, pairs: Sequence[tuple[str, str]]) -> str:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from primebeaker.watcher.issues import Issue, issue
+from primebeaker.watcher.yaml_values import load_yaml
 
 __all__ = [
     "CONFIG_LIMIT",
@@ -31,7 +32,6 @@ OUTCOME_LIMIT = 64 * 2**20
 _YAML_NODES = 100_000
 _YAML_DEPTH = 200
 _LINE_COLUMN = re.compile(r"\(at line (\d+), column (\d+)\)")
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class UnreadableError(Exception):
@@ -83,29 +83,41 @@ def read_file(path: str, shown: str, *, limit: int = CONFIG_LIMIT) -> tuple[byte
             raise
         except OSError as error:
             raise UnreadableError(io_issue(shown, error)) from error
-        with os.fdopen(descriptor, "rb") as stream:
-            try:
-                before = os.fstat(descriptor)
-                if before.st_mode & 0o170000 != 0o100000:
-                    raise UnreadableError(issue("io_error", shown, "not a regular file", hint="remove or exclude it"))
-                if before.st_size > limit:
-                    raise UnreadableError(
-                        issue(
-                            "too_large",
-                            shown,
-                            f"{before.st_size} bytes; expected at most {limit}",
-                            hint="exclude it with --exclude",
-                        )
+        try:
+            before = os.fstat(descriptor)
+            if before.st_mode & 0o170000 != 0o100000:
+                raise UnreadableError(issue("io_error", shown, "not a regular file", hint="remove or exclude it"))
+            if before.st_size > limit:
+                raise UnreadableError(
+                    issue(
+                        "too_large",
+                        shown,
+                        f"{before.st_size} bytes; expected at most {limit}",
+                        hint="exclude it with --exclude",
                     )
-                data = stream.read(limit + 1)
-                after = os.fstat(descriptor)
-            except OSError as error:
-                raise UnreadableError(io_issue(shown, error)) from error
+                )
+            data = _content(descriptor, before.st_size)
+            after = os.fstat(descriptor)
+        except OSError as error:
+            raise UnreadableError(io_issue(shown, error)) from error
+        finally:
+            os.close(descriptor)
         if (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns) and len(data) == after.st_size:
             return data, Stat(after.st_size, after.st_mtime_ns, after.st_ino, after.st_dev)
     raise UnreadableError(
         issue("changing", shown, "is being written while it is read", hint="the next update reads it again")
     )
+
+
+def _content(descriptor: int, size: int) -> bytes:
+    """At most one byte more than ``size``: it tells that the file has grown.
+
+    Not a buffered read: that would reserve the greatest allowed size for every small file.
+    """
+    data = os.read(descriptor, size + 1)
+    while 0 < len(data) < size and (more := os.read(descriptor, size + 1 - len(data))):
+        data += more
+    return data
 
 
 def decode(data: bytes, shown: str) -> str:
@@ -163,7 +175,7 @@ def parse_yaml(text: str, shown: str) -> Any:
         UnreadableError: Not YAML (with line and column), or its anchors unfold to more than 100,000 nodes.
     """
     try:
-        value = yaml.load(text, Loader=_LOADER)  # noqa: S506 (the safe loader in C)
+        value = load_yaml(text)
     except (yaml.YAMLError, ValueError, RecursionError, TypeError) as error:
         mark = getattr(error, "problem_mark", None)
         what = getattr(error, "problem", None) or str(error).partition("\n")[0] or type(error).__name__

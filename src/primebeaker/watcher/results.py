@@ -89,16 +89,18 @@ def _scan(listing: Listing, path: str, prefix: str, wanted: frozenset[str]) -> l
     folders: list[str] = []
     with os.scandir(path) as entries:
         for entry in entries:
-            with contextlib.suppress(OSError):
+            try:
                 if entry.is_dir(follow_symlinks=False):
                     folders.append(entry.name)
                     continue
                 stat = entry.stat()
-                mtime = stat.st_mtime_ns
-                listing.newest = max(listing.newest, mtime)
-                listing.oldest = min(listing.oldest or mtime, mtime)
-                if entry.name in wanted:
-                    listing.files[prefix + entry.name] = Stat(stat.st_size, mtime, stat.st_ino, stat.st_dev)
+            except OSError:
+                continue
+            mtime = stat.st_mtime_ns
+            listing.newest = max(listing.newest, mtime)
+            listing.oldest = min(listing.oldest or mtime, mtime)
+            if entry.name in wanted:
+                listing.files[prefix + entry.name] = Stat(stat.st_size, mtime, stat.st_ino, stat.st_dev)
     return folders
 
 
@@ -411,8 +413,11 @@ class _Examination:
     # Reading.
 
     def _bytes(self, name: str) -> bytes | None:
-        if name not in self.listing.files:
+        known = self.listing.files.get(name)
+        if known is None:
             return None
+        if known.size == 0:
+            return b""
         try:
             data, _ = read_file(f"{self.local}/{name}", f"{self.shown}/{name}", limit=OUTCOME_LIMIT)
         except UnreadableError as error:

@@ -242,7 +242,9 @@ class EvaluationScan:
         counts.parsed += len(listing.files)
         for name, stat in listing.files.items():
             self.files.writer.put_file(f"{run_dir}/{name}", "outcome", stat, now_ns=self.files.now_ns)
-        changed, gone = self.store.put(subject, outcome, text, self._signature(listing) if run_dir else "")
+        known = bool(self._by_config.get(subject.config_path))
+        signature = self._signature(listing) if run_dir else ""
+        changed, gone = self.store.put(subject, outcome, text, signature, known=known)
         self.changed += changed
         self.removed += gone
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -69,15 +70,21 @@ class EvaluationStore:
     index: CheckpointIndex
     touched: set[int] = field(default_factory=set)
 
-    def put(self, subject: Subject, outcome: Outcome, text: str | None, signature: str) -> tuple[int, int]:
-        """Store one evaluation when it differs; returns (changed, newly missing) as 0 or 1."""
+    def put(
+        self, subject: Subject, outcome: Outcome, text: str | None, signature: str, *, known: bool = True
+    ) -> tuple[int, int]:
+        """Store one evaluation when it differs; returns (changed, newly missing) as 0 or 1.
+
+        Args:
+            subject: What is evaluated.
+            outcome: What its files say.
+            text: Its configuration, credentials masked.
+            signature: Of the files the outcome was read from.
+            known: Whether the index may hold an evaluation of this configuration already.
+        """
         run_dir = subject.run_dir or ""
         key = entity_key("evaluation", subject.model, subject.config_path, run_dir)
-        row = self.writer.execute(
-            "SELECT id, digest, signature, missing_since, checkpoint_id FROM evaluations WHERE model_ref = ? AND"
-            " config_path = ? AND run_dir = ?",
-            (subject.model, subject.config_path, run_dir),
-        ).fetchone()
+        row = self._row(subject, run_dir) if known else None
         checkpoint_id, run_id, step, problems = self._link(subject)
         self.writer.set_issues(subject.config_path, [*outcome.issues, *problems])
         gone = outcome.status == "missing"
@@ -108,16 +115,27 @@ class EvaluationStore:
             evaluation_id = self.writer.insert(
                 "evaluations", key, model_ref=subject.model, config_path=subject.config_path, run_dir=run_dir, **values
             )
-            self._supersede(subject, evaluation_id)
+            if known:
+                self._supersede(subject, evaluation_id)
         else:
             evaluation_id = row["id"]
             self.writer.update("evaluations", evaluation_id, **values)
         if not outcome.keep_scores:
             self._scores(evaluation_id, outcome, fresh=row is None)
-        self._list_row(evaluation_id, subject, run_id, checkpoint_id, step)
+        self._list_row(
+            evaluation_id, key if row is None else row["key"], subject, outcome, (run_id, checkpoint_id, step)
+        )
         if run_id is not None:
             self.touched.add(run_id)
         return 1, int(gone and (row is None or row["missing_since"] is None))
+
+    def _row(self, subject: Subject, run_dir: str) -> sqlite3.Row | None:
+        found: sqlite3.Row | None = self.writer.execute(
+            "SELECT id, key, digest, signature, missing_since FROM evaluations WHERE model_ref = ? AND config_path = ?"
+            " AND run_dir = ?",
+            (subject.model, subject.config_path, run_dir),
+        ).fetchone()
+        return found
 
     def _values(self, subject: Subject, outcome: Outcome, text: str | None) -> dict[str, Any]:
         raw: dict[str, Any] = {}
@@ -197,14 +215,36 @@ class EvaluationStore:
         )
 
     def _list_row(
-        self, evaluation_id: int, subject: Subject, run_id: int | None, checkpoint_id: int | None, step: int | None
+        self,
+        evaluation_id: int,
+        key: str,
+        subject: Subject,
+        outcome: Outcome,
+        place: tuple[int | None, int | None, int | None],
     ) -> None:
         words = " ".join((subject.model, subject.config_path, subject.run_dir or "", subject.workflow)).casefold()
+        run_id, checkpoint_id, step = place
+        overall, finished_at = outcome.overall, outcome.finished_at
+        if outcome.keep_scores:
+            overall, finished_at = self.writer.execute(
+                "SELECT overall, finished_at FROM evaluations WHERE id = ?", (evaluation_id,)
+            ).fetchone()
         self.writer.execute(
             "INSERT OR REPLACE INTO evaluation_list (evaluation_id, key, run_id, checkpoint_id, status, workflow,"
-            " overall, model, step, finished_at, search) SELECT id, key, ?, ?, status, workflow, overall, model_ref, ?,"
-            " finished_at, ? FROM evaluations WHERE id = ?",
-            (run_id, checkpoint_id, step, words, evaluation_id),
+            " overall, model, step, finished_at, search) VALUES (?,?,?,?,?,?,?,?,?,?,?)",
+            (
+                evaluation_id,
+                key,
+                run_id,
+                checkpoint_id,
+                outcome.status,
+                subject.workflow,
+                overall,
+                subject.model,
+                step,
+                finished_at,
+                words,
+            ),
         )
 
     def mark_missing(self, evaluation_id: int, gone_path: str | None) -> int:

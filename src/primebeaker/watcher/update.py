@@ -239,7 +239,8 @@ class _Scan:
         del resolution
         evaluations = EvaluationStore(writer, CheckpointIndex.load(writer))
         evaluation_scan = EvaluationScan(files, evaluations, stale, self.options.workers or min(8, os.cpu_count() or 1))
-        evaluation_scan.scan()
+        with writer.first_fill():
+            evaluation_scan.scan()
         evaluations.relink()
         with writer.batch():
             writer.set_issues("@links", [*runs.issues, *files.issues])

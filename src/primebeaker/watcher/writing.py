@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from primebeaker.watcher.documents import StoredText
 from primebeaker.watcher.issues import Issue
 from primebeaker.watcher.reading import Stat
-from primebeaker.watcher.schema import PARSER_VERSION
+from primebeaker.watcher.schema import BULK_INDEXES, PARSER_VERSION, index_statements
 from primebeaker.watcher.timing import from_ns, now
 
 __all__ = ["ConfigContent", "KnownFile", "Writer"]
@@ -75,6 +75,7 @@ class Writer:
     _next_ids: dict[str, int] = field(default_factory=dict)
     _issue_counts: dict[str, int] = field(default_factory=dict)
     _owners: set[str] = field(default_factory=set)
+    _moment: tuple[int, str | None] = (0, None)
     dropped_issues: dict[str, int] = field(default_factory=dict)
 
     @contextmanager
@@ -88,6 +89,26 @@ class Writer:
         self._files += files
         if self._files >= _BATCH_FILES or time.monotonic() - self._began > _BATCH_SECONDS:
             self.commit()
+
+    @contextmanager
+    def first_fill(self) -> Iterator[None]:
+        """Fill an index that holds no evaluation yet: its secondary indexes are made afterwards.
+
+        A scan that ends before that leaves them to the next one, which makes what is missing before it starts.
+        """
+        if self.connection.execute("SELECT 1 FROM evaluations LIMIT 1").fetchone() is None:
+            with self.batch():
+                for name in BULK_INDEXES:
+                    self.connection.execute(f"DROP INDEX IF EXISTS {name}")
+        else:
+            self._make_indexes()
+        yield
+        self._make_indexes()
+
+    def _make_indexes(self) -> None:
+        for statement in index_statements():
+            with self.batch(_BATCH_FILES):
+                self.connection.execute(statement)
 
     def wrote(self) -> None:
         """Remember that the open transaction changes what readers see."""
@@ -198,10 +219,16 @@ class Writer:
                 error,
                 self.scan_id,
                 self.scan_id,
-                from_ns(now_ns),
+                self._time_of(now_ns),
                 None if facts is None else json.dumps(facts, ensure_ascii=False, separators=(",", ":")),
             ),
         )
+
+    def _time_of(self, now_ns: int) -> str | None:
+        """The scan's time as stored; the same for every file of it."""
+        if self._moment[0] != now_ns:
+            self._moment = (now_ns, from_ns(now_ns))
+        return self._moment[1]
 
     def mark_gone(self, paths: Iterable[str]) -> None:
         """Files that are no longer there."""

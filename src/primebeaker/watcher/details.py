@@ -53,13 +53,28 @@ def _checkpoints(connection: sqlite3.Connection, run_id: int, attempts: list[dic
         if row[0] in by_key:
             evaluations.setdefault(row[1], []).append(by_key[row[0]])
     rows = _dicts(connection, "SELECT * FROM checkpoints WHERE run_id = ? ORDER BY step", run_id)
+    lacks = _lacks(connection, run_id)
     for row in rows:
         row["stable"] = bool(row["stable"])
+        row["lacks"] = lacks.get(row["step"])
         row["attempt"] = ordinals.get(row.pop("attempt_id"))
         row["superseded"] = _superseded(row["step"], row["attempt"], attempts)
         row["evaluations"] = evaluations.get(row["id"], [])
         row.pop("run_id")
     return rows
+
+
+def _lacks(connection: sqlite3.Connection, run_id: int) -> dict[int, list[str]]:
+    """What keeps each step with a saved state from being resumed; an empty list when nothing does."""
+    found = connection.execute(
+        "SELECT f.facts, r.stage FROM runs r JOIN files f ON f.path = r.run_dir AND f.kind = 'run_directory'"
+        " WHERE r.id = ?",
+        (run_id,),
+    ).fetchone()
+    rows = json.loads(found[0] or "{}").get("checkpoints", ()) if found else ()
+    judged = {row[0]: row[9] for row in rows if len(row) > 9 and row[9] is not None}
+    parts = ("trainer",) if found and found[1] == "sft" else ("trainer", "orchestrator")
+    return {step: [word for part in parts for word in lacks[part]] for step, lacks in judged.items()}
 
 
 def _datasets(connection: sqlite3.Connection, run_id: int) -> list[dict[str, Any]]:

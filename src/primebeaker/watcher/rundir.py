@@ -14,9 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from primebeaker.errors import UserError
+from primebeaker.prime_rl.checkpoint_files import read_progress, read_trainer
+from primebeaker.prime_rl.checkpoint_rules import sft_rule
 from primebeaker.prime_rl.contract import DEFAULT
 from primebeaker.prime_rl.layout import Layout
-from primebeaker.watcher.issues import Issue
+from primebeaker.watcher.issues import Issue, issue
 from primebeaker.watcher.reading import io_issue
 from primebeaker.watcher.wandb_log import has_exited, read_head
 
@@ -24,7 +27,9 @@ __all__ = ["WANDB_PARENTS", "RunDirectory", "inspect_run_dir", "looks_like_run_d
 
 _STEP = re.compile(r"step[_-]?(\d{1,15})")
 _WANDB = re.compile(r"(offline-)?run-\d{8}_\d{6}-(.+)")
-_SHARD = re.compile(r"__\d+_\d+\.distcp")
+#: Fields of a checkpoint's row; rows of an earlier release have fewer and are made anew.
+_ROW = 10
+_MOST_WORDS = 5
 #: Directories below a run that may hold a ``wandb`` directory.
 WANDB_PARENTS = ("", "run_default", "trainer", "orchestrator")
 _RUN_MARKS = ("weights", "checkpoints", "wandb", "run_default", "primebeaker_resume")
@@ -127,17 +132,22 @@ class _Look:
             return []
 
     def checkpoints(self, names: Iterable[str], layout: Layout) -> list[list[Any]]:
-        """Rows ``[step, relative path, kind, stable, shards, progress, size, mtime, stamps]``, by step."""
+        """Rows ``[step, path, kind, stable, shards, progress, size, mtime, stamps, lacks]``, by step.
+
+        ``lacks`` is None without a state to resume from, else what the trainer's and the orchestrator's part lack.
+        """
         known = {row[0]: row for row in self.previous.get("checkpoints", ())}
         weights = self._steps(layout.weights, names)
         states = self._steps(layout.trainer_checkpoints, names)
         rows = []
         for step in sorted({*weights, *states}):
-            stamps = [
-                _mtime(path) for path in (weights.get(step), states.get(step), _below(states.get(step), "trainer"))
-            ]
+            state = states.get(step)
+            parts = (_below(state, "trainer"), _below(state, "orchestrator"))
+            # The orchestrator writes its part elsewhere, and often later than the trainer.
+            apart = str(layout.orchestrator_checkpoint(step)) if state else None
+            stamps = [_mtime(path) for path in (weights.get(step), state, *parts, apart)]
             old = known.get(step)
-            if old and old[8] == stamps and max(stamps) < self.now_ns - _TRUST_NS:
+            if old and len(old) == _ROW and old[8] == stamps and max(stamps) < self.now_ns - _TRUST_NS:
                 rows.append(old)
             else:
                 rows.append(self._checkpoint(step, weights.get(step), states.get(step), layout, stamps))
@@ -164,15 +174,26 @@ class _Look:
                 if path == weights and not entry.name.startswith("."):
                     with contextlib.suppress(OSError):
                         size = (size or 0) + entry.stat().st_size
-        shards = progress = None
+        shards = progress = lacks = None
         if state:
-            trainer = self.entries(_below(state, "trainer") or "")
-            shards = sum(1 for entry in trainer if _SHARD.fullmatch(entry.name))
-            places = (layout.orchestrator_progress(step), Path(state) / "orchestrator" / "progress.pt")
-            progress = int(any(_is_filled(place) for place in places))
+            shards, progress, lacks = self._state(Path(state), layout.orchestrator_progress(step))
         kind = "both" if weights and state else "weights" if weights else "state"
         relative = (weights or state or "").removeprefix(self.local).lstrip("/")
-        return [step, relative, kind, int(stable), shards, progress, size, max(stamps), stamps]
+        return [step, relative, kind, int(stable), shards, progress, size, max(stamps), stamps, lacks]
+
+    def _state(self, state: Path, progress_file: Path) -> tuple[int | None, int | None, dict[str, list[str]] | None]:
+        """Shards, whether the orchestrator's file is there, and what each part lacks, as ``rl checkpoints`` judges."""
+        try:
+            trainer = read_trainer(state / "trainer", sft_rule())
+            found = [read_progress(place) for place in (progress_file, state / "orchestrator" / "progress.pt")]
+        except UserError as error:
+            shown = self.shown + str(state).removeprefix(self.local)
+            self.issues.append(issue("io_error", shown, str(error), hint="make it readable for the watcher's user"))
+            return None, None, None
+        missing = [*trainer.missing, *(["save in progress"] if trainer.saving else [])]
+        progress = all(part.missing for part in found)
+        lacks = {"trainer": missing[:_MOST_WORDS], "orchestrator": [found[0].missing] if progress else []}
+        return len(trainer.shards), int(not progress), lacks
 
     def wandb(self, names: Iterable[str]) -> list[dict[str, Any]]:
         """Local W&B runs, one entry a directory."""
@@ -243,13 +264,6 @@ def _below(path: str | None, name: str) -> str | None:
 def _is_dir(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
-    except OSError:
-        return False
-
-
-def _is_filled(path: Path) -> bool:
-    try:
-        return path.stat().st_size > 0
     except OSError:
         return False
 

@@ -19,6 +19,8 @@ from primebeaker.watcher.timing import now
 __all__ = ["is_scanning", "scan_lock"]
 
 _POLL_SECONDS = 0.25
+#: A server that asks whether a scan is running holds a shared lock for an instant; that is no other scan.
+_GRACE_SECONDS = 0.6
 
 
 def _lock_path(database: Path) -> Path:
@@ -44,7 +46,7 @@ def scan_lock(database: Path, command: str, *, wait: float = 0.0) -> Iterator[No
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror}", hint="choose another --database") from error
     try:
-        deadline = time.monotonic() + wait
+        deadline = time.monotonic() + max(wait, _GRACE_SECONDS)
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -55,7 +57,7 @@ def scan_lock(database: Path, command: str, *, wait: float = 0.0) -> Iterator[No
                         f"another scan of {database} is running: {_holder(path)}",
                         hint="wait for it, or give --wait=SECONDS",
                     ) from None
-                time.sleep(_POLL_SECONDS)
+                time.sleep(_POLL_SECONDS if wait > _GRACE_SECONDS else 0.05)
         record = {"pid": os.getpid(), "host": socket.gethostname(), "started_at": now(), "command": command}
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps(record).encode(), 0)

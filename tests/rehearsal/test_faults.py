@@ -31,6 +31,9 @@ def test_a_fault_says_what_where_and_when():
         ("preempt@phase=assemble", "phase", "assemble", None),
         ("preempt@after=1.5", "after", "1.5", None),
         ("midsave:step=2", "step", "1", None),
+        ("corrupt", "step", "1", None),
+        ("corrupt@step=2", "step", "2", 2),
+        ("model-bad@step=1", "step", "1", 1),
     ],
 )
 def test_moments(text, when, at, holds):
@@ -48,6 +51,10 @@ def test_moments(text, when, at, holds):
         ("kill:process=router,signal=KIL", "unknown signal 'KIL'"),
         ("kill:process=router,rank=x", "rank = 'x': expected a whole number"),
         ("corrupt:how=burn", "how = 'burn': expected one of truncate, remove, garbage, empty"),
+        ("slow-disk:ms=0", "ms = '0': expected a whole number above 0"),
+        ("full-disk:bytes=1k", "bytes = '1k': expected a whole number"),
+        ("clock:skew=soon", "skew = 'soon': expected seconds"),
+        ("clock:skew=5@step=1", "clock has a moment of its own; leave out @step=1"),
         ("preempt@phase=asemble", "did you mean 'assemble'?"),
         ("preempt@step=0", "expected step=N, phase=NAME or after=SECONDS"),
         ("preempt@noon", "expected step=N, phase=NAME or after=SECONDS"),
@@ -131,7 +138,10 @@ def test_the_list_of_faults_names_every_kind(tmp_path):
         (["exit:process=orchestrator,code=9"], "failed"),
         (["midsave"], "failed"),
         (["corrupt:file=metadata", "corrupt:file=progress,how=empty"], "succeeded"),
-        (["model-bad:kind=truncated"], "succeeded"),
+        (["corrupt:file=shard@step=1", "slow-disk:ms=20"], "succeeded"),
+        (["full-disk:bytes=2000"], "failed"),
+        (["port-busy:port=8000"], "failed"),
+        (["model-bad:kind=truncated@step=1"], "succeeded"),
     ],
 )
 def test_a_fault_strikes_and_what_must_follow_does(tmp_path, faults, state):
@@ -146,13 +156,15 @@ def test_a_fault_strikes_and_what_must_follow_does(tmp_path, faults, state):
 
 def test_a_fault_that_never_strikes_is_not_as_expected(tmp_path):
     words = ["--toml=examples/rl/config.toml", f"--mount-path={ROOT}", "--no-rollouts"]
-    code, report = rehearse(tmp_path, *words, "--fault=kill:process=gateway@after=0")
+    code, report = rehearse(tmp_path, *words, "--fault=kill:process=role@after=900")
     assert code == 4
-    assert report["verdict"] == "not as expected: kill:process=gateway@after=0"
+    assert report["verdict"] == "not as expected: kill:process=role@after=900"
     assert report["faults"][0]["observed"].startswith("it never struck")
 
 
-def test_a_replica_the_launch_does_not_have_is_a_mistake(tmp_path):
+def test_faults_without_a_place_are_told_together_before_anything_starts(tmp_path):
     words = ["--toml=examples/rl/config.toml", f"--mount-path={ROOT}"]
-    code, report = rehearse(tmp_path, *words, "--fault=preempt:rank=3")
-    assert code == 2 and "rank = 3: this launch has 1 replicas" in report["stderr"]
+    code, report = rehearse(tmp_path, *words, "--fault=preempt:rank=3", "--fault=kill:process=engine7")
+    assert code == 2 and "rank = 3: this launch has 1 replica, rank 0" in report["stderr"]
+    assert "no process 'engine7'" in report["stderr"] and "did you mean 'engine0'?" in report["stderr"]
+    assert not (tmp_path / "home").exists()

@@ -38,6 +38,20 @@ def test_a_replica_that_never_comes_is_named_by_the_leader(home: Path) -> None:
     assert "rank 1 of 2" in report["failure"]["cause"]
 
 
+def test_slow_files_wrong_clocks_and_busy_ports_change_nothing(home: Path) -> None:
+    faults = ("slow-disk:ms=30", "clock:rank=1,skew=7200", "clock:skew=-86400", "port-busy:port=8000")
+    report = struck(*faults)
+    assert report["ok"], report["faults"]
+    assert codes(report) == [0, 0]
+    assert any("port" in notice and "is busy" in notice for notice in report["notices"])
+
+
+def test_a_busy_gateway_port_ends_the_launch_with_its_name(home: Path) -> None:
+    report = struck("port-busy:port=1212")
+    assert report["ok"], report["faults"]
+    assert codes(report)[0] == 2
+
+
 def test_supervised_fine_tuning_on_two_replicas_is_preempted_and_finishes(home: Path, tmp_path: Path) -> None:
     """All ranks of both replicas meet, twice; a damaged last checkpoint is told at the end."""
     toml = tmp_path / "sft.toml"

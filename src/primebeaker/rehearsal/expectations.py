@@ -37,6 +37,7 @@ class Seen:
         left: Processes of the rehearsal still alive.
         multi_node: Whether roles run the topology; Prime-RL's single-node launcher ends with 1 whatever failed.
         barrier_seconds: How long replicas wait for each other.
+        failure: The first cause and the last lines of the replica it is on; empty when the run ended well.
     """
 
     experiment: Experiment
@@ -49,6 +50,7 @@ class Seen:
     left: int
     multi_node: bool
     barrier_seconds: float
+    failure: str = ""
 
     @property
     def state(self) -> str:
@@ -105,8 +107,9 @@ def _outcome(fault: Fault, strike: Strike | None, seen: Seen) -> Outcome:
     if fault.what == "model-bad":
         errors = sum(int(step.get("errors") or 0) for step in seen.steps)
         return Outcome(f"{seen.ending}; {errors} rollout errors", seen.state == "succeeded" and bool(seen.steps))
-    if fault.what in ("corrupt", "midsave"):
-        return _step_outcome(fault.step(seen.last_step), seen)
+    if fault.what == "midsave":
+        step = fault.step(seen.last_step)
+        return _step_outcome(step, next((row for row in seen.checkpoints if row["step"] == step), None))
     if strike is None:
         return Outcome(f"it never struck; {seen.ending}", False)
     return _AFTER_STRIKE[fault.what](fault, strike, seen)
@@ -172,8 +175,43 @@ def _asked_for(fault: Fault, strike: Strike, seen: Seen) -> Outcome:
     return Outcome(text, seen.codes.get(0) == ExitCode.NOT_READY and told is not None)
 
 
-def _step_outcome(step: int, seen: Seen) -> Outcome:
-    row = next((row for row in seen.checkpoints if row["step"] == step), None)
+def _damaged(fault: Fault, strike: Strike, seen: Seen) -> Outcome:
+    assert strike.row is not None, "a checkpoint that was damaged was looked at"
+    outcome = _step_outcome(int(strike.row["step"]), strike.row)
+    return Outcome(f"{strike.detail}: {outcome.observed}", outcome.ok)
+
+
+def _went_on(fault: Fault, strike: Strike, seen: Seen) -> Outcome:
+    made = max((int(row["step"]) for row in seen.steps), default=0)
+    return Outcome(f"{seen.ending}; last step made {made}", seen.state == "succeeded" and made == seen.last_step)
+
+
+def _out_of_space(fault: Fault, strike: Strike, seen: Seen) -> Outcome:
+    line = next((line for line in reversed(seen.failure.splitlines()) if "No space left on device" in line), None)
+    text = f"{seen.ending}; down after {seen.ended_at - strike.at:.1f} s; {line or 'nothing says why'}"
+    plain = line is not None and "Traceback" not in seen.failure
+    return Outcome(text, seen.state == "failed" and plain and seen.ended_at - strike.at <= _DOWN_SECONDS)
+
+
+def _outage(fault: Fault, strike: Strike, seen: Seen) -> Outcome:
+    outcome = _went_on(fault, strike, seen)
+    calls = sum(int(step.get("tool_failures") or 0) for step in seen.steps)
+    errors = sum(int(step.get("errors") or 0) for step in seen.steps)
+    return Outcome(f"{outcome.observed}; {calls} tool calls failed, {errors} rollout errors", outcome.ok)
+
+
+def _port_taken(fault: Fault, strike: Strike, seen: Seen) -> Outcome:
+    if seen.state == "succeeded":
+        return Outcome(f"{seen.ending}: another port was used", seen.multi_node)
+    if not seen.multi_node:
+        line = next((line for line in reversed(seen.failure.splitlines()) if "port" in line), None)
+        return Outcome(f"{seen.ending}; {line or 'no port is named'}", seen.state == "failed" and line is not None)
+    told = seen.told(2, "--gateway-port")
+    text = seen.ending if told is None else f"{seen.ending}: {told}"
+    return Outcome(text, seen.codes.get(0) == 2 and told is not None)
+
+
+def _step_outcome(step: int, row: Mapping[str, Any] | None) -> Outcome:
     if row is None:
         return Outcome(f"step {step} is not there", False)
     if row["complete"]:
@@ -189,4 +227,10 @@ _AFTER_STRIKE: Mapping[str, Callable[[Fault, Strike, Seen], Outcome]] = {
     "restart-alone": _fenced,
     "late": _waited_for,
     "no-service": _asked_for,
+    "corrupt": _damaged,
+    "slow-disk": _went_on,
+    "clock": _went_on,
+    "full-disk": _out_of_space,
+    "tool-outage": _outage,
+    "port-busy": _port_taken,
 }

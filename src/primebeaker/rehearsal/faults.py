@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from primebeaker.errors import Mistakes, UserError, did_you_mean
-from primebeaker.launch.topology import Topology
 
-__all__ = ["FAULTS", "PHASES", "Fault", "FaultKind", "check_faults", "missing_services", "parse_fault", "parse_faults"]
+__all__ = ["FAULTS", "PHASES", "Fault", "FaultKind", "parse_fault", "parse_faults"]
 
 _PROCESS = re.compile(r"trainer|orchestrator|router|gateway|role|(engine|worker)[0-9]+")
 _PROCESSES = ("trainer", "orchestrator", "router", "engine0", "gateway", "role", "worker0")
@@ -69,7 +68,7 @@ FAULTS: Mapping[str, FaultKind] = {
     ),
     "corrupt": FaultKind(
         {"file": "shard", "step": "0", "how": "truncate"},
-        "a file of a checkpoint is damaged once the run has ended (step=0: the last one)",
+        "a file of a checkpoint (step=0: the newest) is damaged once the run has ended, or at @step=N",
         "the step is not complete, and what it lacks is named",
     ),
     "midsave": FaultKind(
@@ -79,8 +78,34 @@ FAULTS: Mapping[str, FaultKind] = {
     ),
     "model-bad": FaultKind(
         {"kind": "malformed"},
-        "the model's answers are malformed, slow, 500 or truncated",
+        "the model's answers are malformed, slow, 500 or truncated: all of them, or those after @step=N",
         "the run ends well; what cannot be used is counted as rollout errors",
+    ),
+    "slow-disk": FaultKind(
+        {"ms": None},
+        "every file operation of roles and stand-ins takes up to so long, listings are up to ten times as old",
+        "the run ends well",
+    ),
+    "full-disk": FaultKind(
+        {"bytes": None},
+        "writes of the stand-ins fail once the run has written so much",
+        "one line names the file and the full disk; the topology is down within 20 s, no half-written file counts",
+    ),
+    "tool-outage": FaultKind(
+        {"name": None, "seconds": None},
+        "a tool service answers 503 for a while",
+        "rollouts try again or count the failure; the run goes on and ends well",
+    ),
+    "port-busy": FaultKind(
+        {"port": None},
+        "a port of the launch is taken before it starts",
+        "the next port is used; for the gateway's the leader ends with 2 and names --gateway-port; "
+        "a single node, which moves no port, fails and names it",
+    ),
+    "clock": FaultKind(
+        {"rank": "0", "skew": None},
+        "the wall clock of one replica is shifted by so many seconds",
+        "no effect: the run ends well",
     ),
 }
 _CHOICES: Mapping[str, Sequence[str]] = {
@@ -89,9 +114,12 @@ _CHOICES: Mapping[str, Sequence[str]] = {
     "kind": ("malformed", "slow", "500", "truncated"),
     "restart": ("true", "false"),
 }
-_NUMBERS = frozenset({"rank", "code", "step"})
-#: Faults with a moment of their own: the start, a save, the end.
-_OWN_MOMENT = frozenset({"late", "no-service", "corrupt", "midsave", "model-bad"})
+_NUMBERS = frozenset({"rank", "code", "step", "bytes"})
+_POSITIVE = frozenset({"ms", "port"})
+#: Faults with a moment of their own, the start or a save, which no other can be asked for.
+_OWN_MOMENT = frozenset({"late", "no-service", "midsave", "slow-disk", "full-disk", "port-busy", "clock"})
+#: Faults that strike at the end or from the start on, unless a moment is asked for.
+_MOMENT_IF_ASKED = frozenset({"corrupt", "model-bad"})
 _SERVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]*")
 
 When = Literal["step", "phase", "after"]
@@ -136,8 +164,8 @@ class Fault:
 
     @property
     def has_own_moment(self) -> bool:
-        """Whether its kind says when it strikes."""
-        return self.what in _OWN_MOMENT
+        """Whether its kind says when it strikes, and not what stands behind the ``@``."""
+        return self.what in _OWN_MOMENT or (self.what in _MOMENT_IF_ASKED and "@" not in self.text)
 
     @property
     def expected(self) -> str:
@@ -181,29 +209,6 @@ def parse_fault(text: str) -> Fault:
     return Fault(text, what, values, "step" if when == "step" else "phase" if when == "phase" else "after", value)
 
 
-def check_faults(faults: Sequence[Fault], topology: Topology) -> None:
-    """Refuse faults for replicas or meetings that a launch does not have.
-
-    Raises:
-        UserErrors: One line for each.
-    """
-    mistakes = Mistakes()
-    for fault in faults:
-        where = f"--fault {fault.text!r}"
-        if fault.rank >= topology.nodes:
-            mistakes.add(UserError(f"{where}: rank = {fault.rank}: this launch has {topology.nodes} replicas"))
-        elif fault.what in ("late", "no-service") and not topology.multi_node:
-            mistakes.add(UserError(f"{where}: {fault.what} needs a multi-node launch, whose replicas wait"))
-        elif fault.what in ("no-service", "model-bad") and topology.kind == "sft":
-            mistakes.add(UserError(f"{where}: {fault.what} needs an RL launch"))
-    mistakes.raise_if_any()
-
-
-def missing_services(faults: Sequence[Fault]) -> tuple[tuple[str, int], ...]:
-    """The services the run is told to wait for, so that it does so in vain."""
-    return tuple((fault.values["name"], 1) for fault in faults if fault.what == "no-service")
-
-
 def _values(text: str, what: str, listed: str) -> dict[str, str]:
     keys = FAULTS[what].keys
     values: dict[str, str] = {}
@@ -228,6 +233,10 @@ def _values(text: str, what: str, listed: str) -> dict[str, str]:
 def _check(text: str, key: str, value: str) -> None:
     if key in _NUMBERS and not value.isdigit():
         raise UserError(f"--fault {text!r}: {key} = {value!r}: expected a whole number")
+    if key in _POSITIVE and not (value.isdigit() and int(value)):
+        raise UserError(f"--fault {text!r}: {key} = {value!r}: expected a whole number above 0")
+    if key == "skew" and not re.fullmatch(r"[+-]?[0-9]+(\.[0-9]+)?", value):
+        raise UserError(f"--fault {text!r}: skew = {value!r}: expected seconds, as in 3600 or -90")
     if key == "seconds" and not (_is_seconds(value) and float(value) > 0):
         raise UserError(f"--fault {text!r}: seconds = {value!r}: expected a number above 0")
     if key == "name" and not _SERVICE.fullmatch(value):

@@ -11,14 +11,12 @@ from typing import Any
 
 from primebeaker.beaker.models import Experiment
 from primebeaker.errors import ExternalError
-from primebeaker.launch.plan import LaunchPlan
 from primebeaker.local import LocalEngine
-from primebeaker.prime_rl.contract import contract_for
-from primebeaker.prime_rl.layout import Layout
+from primebeaker.rehearsal.damage import run_layout
 from primebeaker.rehearsal.injection import Injector, Progress, processes_left
 from primebeaker.rehearsal.prepare import PreparedRehearsal
 
-__all__ = ["Followed", "follow", "read_records", "run_layout"]
+__all__ = ["Followed", "follow", "read_records", "role_events"]
 
 _LOOK_SECONDS = 0.2
 _QUIET_SECONDS = 15.0
@@ -176,14 +174,6 @@ def _step_line(record: dict[str, Any], steps: int) -> str:
         return f"{line}: mean reward {reward:.3f}, {rollouts} rollouts" + (f", {errors} errors" if errors else "")
     loss = record.get("loss/mean", record.get("loss"))
     return f"{line}: loss {loss:.3f}" if isinstance(loss, int | float) else line
-
-
-def run_layout(plan: LaunchPlan) -> Layout:
-    """Where the planned run writes."""
-    checkpoints = plan.paths.ckpt_output_dir
-    return contract_for(plan.generation).layout(
-        Path(plan.paths.output_dir), ckpt_output_dir=None if checkpoints is None else Path(checkpoints)
-    )
 
 
 def role_events(output_dir: Path) -> list[dict[str, Any]]:

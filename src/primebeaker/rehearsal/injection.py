@@ -8,11 +8,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from primebeaker.launch.plan import LaunchPlan
 from primebeaker.local import LocalEngine
-from primebeaker.prime_rl.layout import Layout
+from primebeaker.rehearsal.damage import damage_checkpoint
 from primebeaker.rehearsal.faults import Fault
+from primebeaker.rehearsal.standins.disk import FULL
 from primebeaker.rehearsal.standins.orders import own_name
 from primebeaker.supervision.processes import Process, descendants, send_signal, snapshot
 
@@ -31,6 +33,13 @@ _PROGRAMS: Mapping[str, str] = {
     "primebeaker.gateway": "gateway",
     "primebeaker.multinode": "role",
 }
+#: What is told of faults that are there before the run starts, with their keys.
+_FROM_THE_START: Mapping[str, str] = {
+    "no-service": "{name} is waited for, and nobody starts it",
+    "slow-disk": "file operations take up to {ms} ms",
+    "port-busy": "port {port} is taken",
+    "clock": "the clock of replica {rank} is shifted by {skew} s",
+}
 _START_SECONDS = 15.0
 _LOOK_SECONDS = 0.02
 
@@ -44,10 +53,11 @@ class Progress(NamedTuple):
 
 @dataclass
 class Strike:
-    """What was done, and when by ``time.monotonic()``."""
+    """What was done, when by ``time.monotonic()``, and how a damaged checkpoint step counts since."""
 
     at: float
     detail: str
+    row: Mapping[str, Any] | None = None
 
 
 class Injector:
@@ -57,21 +67,29 @@ class Injector:
         faults: What to inject.
         directory: The rehearsal's own folder, where stand-ins look for orders.
         tell: Takes one line of progress.
+        plan: The launch whose checkpoints may be damaged.
     """
 
-    def __init__(self, faults: Sequence[Fault], directory: Path, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        faults: Sequence[Fault],
+        directory: Path,
+        tell: Callable[[str], None],
+        plan: LaunchPlan | None = None,
+    ) -> None:
         self.faults = tuple(faults)
         self.strikes: dict[int, Strike] = {}
         self._held: list[tuple[float, list[Process]]] = []
         self._directory = directory
+        self._plan = plan
         self._tell = tell
         self._started = time.monotonic()
 
     def begin(self, engine: LocalEngine, experiment: str) -> None:
         """Strike what strikes at the start: hold late replicas back before their roles have shown themselves."""
         for number, fault in enumerate(self.faults):
-            if fault.what == "no-service":
-                self._struck(number, fault, f"{fault.values['name']} is waited for, and nobody starts it")
+            if fault.what in _FROM_THE_START:
+                self._struck(number, fault, _FROM_THE_START[fault.what].format(**fault.values))
             elif fault.what == "late":
                 held = _hold_back(engine, experiment, fault.rank)
                 if held:
@@ -85,8 +103,8 @@ class Injector:
                 for process in processes:
                     send_signal(process, signal.SIGCONT)
 
-    def _struck(self, number: int, fault: Fault, detail: str) -> None:
-        self.strikes[number] = Strike(time.monotonic(), detail)
+    def _struck(self, number: int, fault: Fault, detail: str, row: Mapping[str, Any] | None = None) -> None:
+        self.strikes[number] = Strike(time.monotonic(), detail, row)
         (self._directory / f"struck-{number}").touch()
         self._tell(f"fault {fault.text}: {detail}")
 
@@ -94,26 +112,35 @@ class Injector:
         """Strike every fault whose moment has come."""
         self._let_go()
         for number, fault in enumerate(self.faults):
-            if number not in self.strikes and self._is_due(fault, progress):
-                detail = self._strike(fault, engine, experiment)
-                if detail is not None:
-                    self._struck(number, fault, detail)
+            if number in self.strikes or not self._is_due(fault, progress):
+                continue
+            if fault.what == "corrupt":
+                self._damage(number, fault)
+            elif detail := self._strike(fault, engine, experiment):
+                self._struck(number, fault, detail)
 
     @property
     def restarts(self) -> bool:
         """Whether a preempted run is to be started again."""
         return any(fault.values.get("restart") == "true" for fault in self.faults)
 
-    def damage(self, layout: Layout, last_step: int) -> None:
+    def end(self) -> None:
         """Damage the checkpoint files of the faults that strike once the run has ended."""
         for number, fault in enumerate(self.faults):
-            if fault.what == "corrupt":
-                path = _target(fault, layout, fault.step(last_step))
-                if path.is_file():
-                    _damage(path, fault.values["how"])
-                    self.strikes[number] = Strike(time.monotonic(), f"{fault.values['how']} {path.name}")
+            if fault.what == "corrupt" and fault.has_own_moment:
+                self._damage(number, fault)
+
+    def _damage(self, number: int, fault: Fault) -> None:
+        if self._plan is None:
+            return
+        damaged = {int(strike.row["step"]) for strike in self.strikes.values() if strike.row is not None}
+        done = damage_checkpoint(fault, self._plan, damaged)
+        if done is not None:
+            self._struck(number, fault, done.detail, done.row)
 
     def _is_due(self, fault: Fault, progress: Progress) -> bool:
+        if fault.what == "full-disk":
+            return (self._directory / FULL).exists()
         if fault.has_own_moment:
             return False
         if fault.when == "after":
@@ -128,6 +155,12 @@ class Injector:
         if fault.what == "restart-alone":
             engine.restart_alone(experiment, fault.rank)
             return f"replica {fault.rank} restarted alone"
+        if fault.what == "full-disk":
+            return f"the disk was full at {(self._directory / FULL).read_text()}"
+        if fault.what == "model-bad":
+            return f"answers are {fault.values['kind']} from now on"
+        if fault.what == "tool-outage":
+            return f"{fault.values['name']} answers 503 for {fault.values['seconds']} s"
         if fault.what == "exit":
             return f"{fault.process} of replica {fault.rank} told to exit with {fault.values['code']}"
         number = signal.SIGSTOP if fault.what == "hang" else signal.Signals[f"SIG{fault.values['signal']}"]
@@ -176,24 +209,6 @@ def processes_left(directory: Path) -> int:
         process.alive and _environment(process.pid).get("PRIMEBEAKER_REHEARSAL_DIR") == str(directory)
         for process in snapshot().values()
     )
-
-
-def _target(fault: Fault, layout: Layout, step: int) -> Path:
-    return {
-        "shard": layout.trainer_shard(step, 0),
-        "metadata": layout.trainer_metadata(step),
-        "progress": layout.orchestrator_progress(step),
-        "policy": layout.broadcast(step) / "model.safetensors",
-    }[fault.values["file"]]
-
-
-def _damage(path: Path, how: str) -> None:
-    if how == "remove":
-        path.unlink()
-        return
-    content = path.read_bytes()
-    # Garbage keeps the first bytes, so that the file still says it is a pickle or a zip.
-    path.write_bytes({"truncate": content[: len(content) // 2], "garbage": content[:4] + b"garbage", "empty": b""}[how])
 
 
 def _environment(pid: int) -> dict[str, str]:

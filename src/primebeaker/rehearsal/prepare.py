@@ -14,9 +14,13 @@ from primebeaker.launch.files import write_launch_files
 from primebeaker.launch.images import resolve_image
 from primebeaker.launch.plan import Extras, LaunchPlan, plan_launch
 from primebeaker.launch.settings import LaunchSettings
+from primebeaker.launch.spec import DEFAULT_GATEWAY_PORT
 from primebeaker.launch.topology import Kind
 from primebeaker.local import Rehearsal
-from primebeaker.rehearsal.faults import check_faults, missing_services, parse_faults
+from primebeaker.rehearsal.busy_ports import busy_ports, named_ports
+from primebeaker.rehearsal.fault_checks import Stage, check_faults, missing_services
+from primebeaker.rehearsal.fault_variables import fault_variables
+from primebeaker.rehearsal.faults import Fault, parse_faults
 from primebeaker.rehearsal.local_ports import PortBlock, gateway_port, own_ports, port_block
 from primebeaker.rehearsal.options import RehearsalOptions, default_timeout
 from primebeaker.rehearsal.programs import install_programs
@@ -63,6 +67,8 @@ class PreparedRehearsal:
     owns_work_dir: bool
     #: Released when the rehearsal is over.
     ports: PortBlock
+    #: Ports that a fault takes before the start.
+    busy: tuple[int, ...] = ()
 
     @property
     def output_dir(self) -> Path:
@@ -93,14 +99,24 @@ def prepare(kind: Kind, settings: LaunchSettings, options: RehearsalOptions) -> 
     # The user's own file is what mistakes are told about, with its own lines.
     checked = plan_launch(kind, relaxed, Extras(any_path=True))
     faults = parse_faults(options.faults)
-    check_faults(faults, checked.topology)
     problems = _before_paying(kind, settings)
     work_dir, owned = _work_dir(options)
     ports = port_block(checked.launch_id)
     try:
         copied = copy_toml(source, kind, options, work_dir=work_dir, base=base)
-        document = own_ports(copied.document, ports.base) if kind == "rl" else copied.document
         multi_node_rl = kind == "rl" and checked.topology.multi_node
+        written = named_ports(
+            source.values, checked.topology, relaxed.gateway_port or DEFAULT_GATEWAY_PORT if multi_node_rl else None
+        )
+        stage = Stage(
+            topology=checked.topology,
+            values=copied.document.values,
+            steps=copied.steps,
+            gateway=multi_node_rl,
+            ports={number: use for use, number in written.items()},
+        )
+        check_faults(faults, stage)
+        document = own_ports(copied.document, ports.base) if kind == "rl" else copied.document
         port = gateway_port(relaxed.gateway_port, ports.base) if multi_node_rl else None
         if port is not None:
             document = port.rewrite(document)
@@ -118,7 +134,9 @@ def prepare(kind: Kind, settings: LaunchSettings, options: RehearsalOptions) -> 
         for folder in (plan.paths.working_dir, plan.paths.scratch, plan.paths.home):
             Path(folder).mkdir(parents=True, exist_ok=True)
         write_launch_files(plan)
-        hooks = _hooks(plan, options, work_dir, timeout)
+        hooks = _hooks(plan, options, work_dir, timeout, faults)
+        here = named_ports(document.values, checked.topology, None if port is None else port.number)
+        busy = tuple(busy_ports(faults, written, here).values())
     except BaseException:
         ports.release()
         if owned:
@@ -141,6 +159,7 @@ def prepare(kind: Kind, settings: LaunchSettings, options: RehearsalOptions) -> 
         problems=tuple(dict.fromkeys(problems)),
         owns_work_dir=owned,
         ports=ports,
+        busy=busy,
     )
 
 
@@ -194,7 +213,7 @@ def _work_dir(options: RehearsalOptions) -> tuple[Path, bool]:
             raise UserError(f"--work-dir = {options.work_dir}: expected an empty or new folder")
     except OSError as error:
         raise UserError(f"--work-dir = {options.work_dir}: cannot be used: {error.strerror}") from error
-    return options.work_dir, False
+    return options.work_dir.resolve(), False
 
 
 def _rehearsed(
@@ -223,14 +242,16 @@ def _rehearsed(
     )
 
 
-def _hooks(plan: LaunchPlan, options: RehearsalOptions, work_dir: Path, timeout: float) -> Rehearsal:
+def _hooks(
+    plan: LaunchPlan, options: RehearsalOptions, work_dir: Path, timeout: float, faults: Sequence[Fault]
+) -> Rehearsal:
     directory = work_dir / "rehearsal"
     model, _, rules = options.model.partition(":") if options.model.startswith("scripted:") else (options.model, "", "")
     settings = RehearsalSettings(
         model=model, rules=rules or None, seed=options.seed, rollouts=not options.no_rollouts, faults=options.faults
     )
     settings.write(directory)
-    named = {name for name, _ in plan.settings.environment}
+    given = dict(plan.settings.environment)
     quarter = str(max(timeout / 4, 1))
     tunables = {
         "PRIMEBEAKER_GRACE_SECONDS": str(_GRACE_SECONDS),
@@ -242,10 +263,10 @@ def _hooks(plan: LaunchPlan, options: RehearsalOptions, work_dir: Path, timeout:
     }
     # Neither W&B nor a hub is ever asked from a rehearsal.
     offline = {"WANDB_MODE": "offline", "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
-    environment = {name: value for name, value in {**tunables, **offline}.items() if name not in named}
+    environment = {name: value for name, value in {**tunables, **offline}.items() if name not in given}
     return Rehearsal(
         path_prepend=[str(install_programs(work_dir / "bin"))],
-        env={**environment, **settings.environment(directory)},
+        env={**environment, **fault_variables(faults, given), **settings.environment(directory)},
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,10 +11,9 @@ from typing import Any
 
 from primebeaker.beaker.models import Job
 from primebeaker.local import LocalEngine
-from primebeaker.prime_rl.checkpoint_rules import rl_rule_of, sft_rule
-from primebeaker.prime_rl.checkpoints import list_steps
+from primebeaker.rehearsal.damage import checkpoint_rows, run_layout
 from primebeaker.rehearsal.expectations import Seen, judge
-from primebeaker.rehearsal.follow import Followed, read_records, role_events, run_layout
+from primebeaker.rehearsal.follow import Followed, read_records, role_events
 from primebeaker.rehearsal.injection import Injector
 from primebeaker.rehearsal.prepare import PreparedRehearsal, Problem
 
@@ -25,6 +25,8 @@ NOT_REHEARSED = (
     "the image: programs and packages come from this Python environment",
     "scheduling, preemption and the speed of the shared file system",
 )
+#: Lines of the log that a reader of the report should know of.
+_NOTICE = re.compile(r"config not validated by Prime-RL.*|[a-z ]+: port [0-9]+ is busy, [0-9]+ is used")
 _LAST_LINES = 15
 _FLAT = 1e-9
 
@@ -36,10 +38,10 @@ def build_report(
     events = role_events(prepared.output_dir)
     steps = _steps(prepared)
     problems = [item.as_dict() for item in prepared.problems]
-    checkpoints = _checkpoints(prepared)
+    checkpoints = checkpoint_rows(prepared.plan)
     ended_well = followed.experiment.state == "succeeded" and not followed.timed_out
     failure = None if ended_well else _failure(prepared, followed, engine)
-    faults = _faults(prepared, followed, injector, checkpoints, steps) if injector else []
+    faults = _faults(prepared, followed, injector, checkpoints, steps, failure) if injector else []
     # With faults the run is meant to fail; what counts is whether it did so as it must.
     ok = all(row["ok"] for row in faults) if faults else ended_well and not followed.left
     if ended_well and not faults:
@@ -75,6 +77,7 @@ def _faults(
     injector: Injector,
     checkpoints: Sequence[Mapping[str, Any]],
     steps: Sequence[Mapping[str, Any]],
+    failure: Mapping[str, Any] | None,
 ) -> list[dict[str, Any]]:
     seen = Seen(
         experiment=followed.experiment,
@@ -86,6 +89,7 @@ def _faults(
         last_step=prepared.steps,
         left=followed.left,
         multi_node=prepared.plan.topology.multi_node,
+        failure="\n".join([failure["cause"], *failure["last_lines"]]) if failure else "",
         barrier_seconds=prepared.plan.settings.rendezvous_timeout_seconds or prepared.timeout,
     )
     return judge(injector, seen)
@@ -208,15 +212,6 @@ def _environments(prepared: PreparedRehearsal) -> list[dict[str, Any]]:
     ]
 
 
-def _checkpoints(prepared: PreparedRehearsal) -> list[dict[str, Any]]:
-    layout = run_layout(prepared.plan)
-    if prepared.kind == "sft":
-        rule = sft_rule()
-    else:
-        rule = rl_rule_of(tomllib.loads(prepared.plan.toml_data.decode()), generation=prepared.plan.generation)
-    return [state.as_dict() for state in list_steps(layout, rule)]
-
-
 def _files(output_dir: Path) -> dict[str, Any]:
     """How many files and bytes the run wrote, by the first folder."""
     areas: dict[str, dict[str, int]] = {}
@@ -293,9 +288,7 @@ def _ends(prepared: PreparedRehearsal) -> list[dict[str, Any]]:
 
 
 def _notices(prepared: PreparedRehearsal, followed: Followed, engine: LocalEngine) -> list[str]:
-    """Notices of the run itself, such as a config that Prime-RL did not validate."""
-    marker = "not validated by Prime-RL"
-    for line in engine.logs(followed.experiment.id, rank=0):
-        if marker in line.text:
-            return [line.text[line.text.index("config ") :] if "config " in line.text else line.text]
-    return []
+    """Notices of the run itself: a config that Prime-RL did not validate, a port that had to be moved."""
+    lines = (line.text for line in engine.logs(followed.experiment.id, rank=0))
+    found = [match[0] for match in map(_NOTICE.search, lines) if match]
+    return list(dict.fromkeys(found))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from primebeaker.beaker.models import CreatedExperiment
 from primebeaker.errors import UserError
 from primebeaker.local import LocalEngine, Rehearsal
+from primebeaker.rehearsal.fault_variables import without_faults
+from primebeaker.rehearsal.settings import load_settings, rehearsal_directory
 
 __all__ = ["RehearsingEngine"]
 
@@ -29,13 +33,24 @@ class RehearsingEngine(LocalEngine):
                 f"--rehearse: {source} was not a rehearsal, and a rehearsal never writes into a real run's directory",
                 hint="rehearse its TOML with 'primebeaker rehearse --keep' first",
             )
-        self._hooks = Rehearsal(
-            path_prepend=[str(path) for path in found.get("path_prepend", ())],
-            env={str(name): str(value) for name, value in found.get("env", {}).items()},
-        )
+        self._path = [str(path) for path in found.get("path_prepend", ())]
+        self._env = {str(name): str(value) for name, value in found.get("env", {}).items()}
+        self._directory = rehearsal_directory(self._env)
+        if not self._directory.is_dir():
+            raise UserError(
+                f"--rehearse: the work folder of {source} is gone: {self._directory.parent}",
+                hint="rehearse with --keep to continue afterwards",
+            )
 
     def create(
         self, spec_path: Path, *, name: str, workspace: str, rehearsal: Rehearsal | None = None
     ) -> CreatedExperiment:
         """See :meth:`Engine.create`."""
-        return super().create(spec_path, name=name, workspace=workspace, rehearsal=rehearsal or self._hooks)
+        return super().create(spec_path, name=name, workspace=workspace, rehearsal=rehearsal or self._hooks())
+
+    def _hooks(self) -> Rehearsal:
+        """The stand-ins of the source, in a folder of their own: what struck it must not strike its child again."""
+        settings = replace(load_settings(self._env), faults=())
+        directory = Path(tempfile.mkdtemp(prefix=f"{self._directory.name}-resumed-", dir=self._directory.parent))
+        settings.write(directory)
+        return Rehearsal(path_prepend=self._path, env={**without_faults(self._env), **settings.environment(directory)})

@@ -8,8 +8,9 @@ from typing import Any
 from primebeaker.launch.settings import LaunchSettings
 from primebeaker.launch.topology import Kind
 from primebeaker.local import LocalEngine
+from primebeaker.rehearsal.busy_ports import taken
 from primebeaker.rehearsal.faults import parse_faults
-from primebeaker.rehearsal.follow import follow, run_layout
+from primebeaker.rehearsal.follow import follow
 from primebeaker.rehearsal.injection import Injector
 from primebeaker.rehearsal.options import RehearsalOptions
 from primebeaker.rehearsal.prepare import prepare
@@ -46,9 +47,10 @@ def rehearse(
     prepared = prepare(kind, settings, options)
     try:
         engine = engine or LocalEngine()
-        injector = Injector(faults, prepared.work_dir / "rehearsal", progress)
-        followed = follow(prepared, engine, progress, injector)
-        injector.damage(run_layout(prepared.plan), prepared.steps)
+        injector = Injector(faults, prepared.work_dir / "rehearsal", progress, prepared.plan)
+        with taken(prepared.busy):
+            followed = follow(prepared, engine, progress, injector)
+        injector.end()
         return build_report(prepared, followed, engine, injector)
     finally:
         prepared.remove()

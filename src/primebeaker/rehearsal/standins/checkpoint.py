@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import pickle
 import random
 import shutil
@@ -15,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from primebeaker.errors import UserError
-from primebeaker.fileio import atomic_write
 from primebeaker.prime_rl.layout import Layout, parse_step
+from primebeaker.rehearsal.standins import disk
 
 __all__ = ["Retention", "commit", "read_progress", "remove_old", "write_progress", "write_shard", "write_weights"]
 
@@ -61,7 +60,7 @@ def write_shard(layout: Layout, step: int, rank: int, *, seed: int) -> int:
     path = layout.trainer_shard(step, rank)
     path.parent.mkdir(parents=True, exist_ok=True)
     content = random.Random(f"{seed}:{step}:{rank}").randbytes(_SHARD_BYTES)  # noqa: S311  filler, not a secret
-    _write(path, content)
+    disk.save(path, content)
     return len(content)
 
 
@@ -75,7 +74,7 @@ def commit(layout: Layout, step: int, sizes: Sequence[int]) -> None:
     }
     path = layout.trainer_metadata(step)
     temporary = path.with_name(path.name + ".tmp")
-    _write(temporary, pickle.dumps(Metadata(stored)))
+    disk.save(temporary, pickle.dumps(Metadata(stored)))
     temporary.rename(path)
 
 
@@ -85,7 +84,7 @@ def write_progress(path: Path, values: dict[str, Any]) -> None:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr(f"{_PROGRESS}/data.json", json.dumps(values))
-    atomic_write(path, buffer.getvalue())
+    disk.replace(path, buffer.getvalue())
 
 
 def read_progress(path: Path) -> dict[str, Any]:
@@ -106,10 +105,10 @@ def read_progress(path: Path) -> dict[str, Any]:
 def write_weights(directory: Path, weights: bytes, *, model: str) -> None:
     """Write a Hugging Face style folder: config, weights, tokenizer config."""
     directory.mkdir(parents=True, exist_ok=True)
-    atomic_write(directory / "model.safetensors", weights)
+    disk.replace(directory / "model.safetensors", weights)
     note = {"_name_or_path": model, "model_type": "rehearsal", "architectures": ["RehearsalPolicy"]}
-    atomic_write(directory / "config.json", json.dumps(note, indent=2) + "\n")
-    atomic_write(directory / "tokenizer_config.json", json.dumps({"tokenizer_class": "Rehearsal"}, indent=2) + "\n")
+    disk.replace(directory / "config.json", json.dumps(note, indent=2) + "\n")
+    disk.replace(directory / "tokenizer_config.json", json.dumps({"tokenizer_class": "Rehearsal"}, indent=2) + "\n")
 
 
 def remove_old(root: Path, retention: Retention, *, newest: int) -> None:
@@ -126,10 +125,3 @@ def remove_old(root: Path, retention: Retention, *, newest: int) -> None:
 
 def _listed(root: Path) -> list[Path]:
     return list(root.iterdir()) if root.is_dir() else []
-
-
-def _write(path: Path, content: bytes) -> None:
-    with path.open("wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())

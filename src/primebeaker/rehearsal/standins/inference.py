@@ -30,7 +30,7 @@ from primebeaker.rehearsal.candidates import CandidateBook
 from primebeaker.rehearsal.policy import BanditPolicy, load_script
 from primebeaker.rehearsal.settings import RehearsalSettings, load_settings, rehearsal_directory
 from primebeaker.rehearsal.standins.channel import listen
-from primebeaker.rehearsal.standins.orders import active_faults
+from primebeaker.rehearsal.standins.orders import active_faults, bad_answers
 from primebeaker.rehearsal.standins.program import FlagKind, load_config, log, parse, run, visible_gpus
 from primebeaker.rehearsal.standins.replies import Bandit, Reply, Responder, Script, tokens_of
 from primebeaker.rehearsal.standins.serving import serve
@@ -52,8 +52,7 @@ class Engine:
         self.upstream = Upstream(settings.model) if settings.model.startswith("http") else None
         self.ranks = ranks
         self.responder = responder
-        #: How answers are spoilt by a fault, or None.
-        self.bad = next((fault.values["kind"] for fault in active_faults() if fault.what == "model-bad"), None)
+        self._faults = active_faults()
         self.loaded_at = time.monotonic() + settings.load_seconds
         self.running = asyncio.Event()
         self.running.set()
@@ -80,6 +79,11 @@ class Engine:
                 Route("/init_broadcaster", self.init_broadcaster, methods=post),
             ]
         )
+
+    @property
+    def bad(self) -> str | None:
+        """How a fault spoils the answers now, or None."""
+        return bad_answers(self._faults)
 
     async def health(self, request: Request) -> Response:
         """200 once the model is loaded."""
@@ -163,13 +167,14 @@ class Engine:
             return _refuse(404, f"The model `{body.get('model')}` does not exist.")
         await self.running.wait()
         self.requests += 1
-        if self.upstream is not None:
-            return await self.upstream.chat(body)
-        if self.bad == "500":
+        bad = self.bad
+        if bad == "500":
             return _refuse(500, "a fault of the rehearsal")
-        if self.bad == "slow":
+        if bad == "slow":
             await asyncio.sleep(_SLOW_SECONDS)
-        answer = self._answer(body)
+        if self.upstream is not None and bad not in ("malformed", "truncated"):
+            return await self.upstream.chat(body)
+        answer = self._answer(body, bad)
         if body.get("stream"):
             return StreamingResponse(_stream(answer), media_type="text/event-stream")
         return JSONResponse(answer)
@@ -183,18 +188,18 @@ class Engine:
             return _refuse(404, f"The model `{body.get('model')}` does not exist.")
         await self.running.wait()
         self.requests += 1
-        answer = self._answer({**body, "messages": [{"role": "user", "content": body["prompt"]}]})
+        answer = self._answer({**body, "messages": [{"role": "user", "content": body["prompt"]}]}, self.bad)
         for choice in answer["choices"]:
             choice["text"] = choice.pop("message")["content"] or ""
         return JSONResponse({**answer, "object": "text_completion"})
 
-    def _answer(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    def _answer(self, body: Mapping[str, Any], bad: str | None) -> dict[str, Any]:
         limit = body.get("max_completion_tokens") or body.get("max_tokens") or math.inf
-        limit = 1 if self.bad == "truncated" else limit
+        limit = 1 if bad == "truncated" else limit
         choices = []
         spoken = 0
         for number in range(int(body.get("n") or 1)):
-            reply = Reply(_MALFORMED) if self.bad == "malformed" else self.responder.reply(body, number)
+            reply = Reply(_MALFORMED) if bad == "malformed" else self.responder.reply(body, number)
             choice, length = _choice(reply, number, limit, with_logprobs=body.get("logprobs"))
             choices.append(choice)
             spoken += length

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from primebeaker.rehearsal.standins import disk
+
 __all__ = ["append_metrics", "append_records"]
 
 
@@ -17,7 +19,4 @@ def append_metrics(path: Path, step: int, values: Mapping[str, Any]) -> None:
 
 def append_records(path: Path, records: list[dict[str, Any]]) -> None:
     """Append one JSON line a record, in one write."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = "".join(json.dumps(record, ensure_ascii=False, default=str) + "\n" for record in records)
-    with path.open("a", encoding="utf-8") as stream:
-        stream.write(text)
+    disk.append(path, "".join(json.dumps(record, ensure_ascii=False, default=str) + "\n" for record in records))

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from primebeaker.errors import ExternalError, UserError
-from primebeaker.fileio import atomic_write
 from primebeaker.prime_rl.contract import GEN_0_7
 from primebeaker.prime_rl.layout import Layout
 from primebeaker.prime_rl.tables import Table, lookup
 from primebeaker.rehearsal.policy import Sample
 from primebeaker.rehearsal.settings import load_settings
+from primebeaker.rehearsal.standins import disk
 from primebeaker.rehearsal.standins.admin import InferencePool
 from primebeaker.rehearsal.standins.channel import Channel, connect
 from primebeaker.rehearsal.standins.checkpoint import Retention, read_progress, remove_old, write_progress
@@ -202,7 +202,7 @@ class Shipping:
         if self._address is None:
             path = self._layout.orchestrator_dir / "rollouts" / f"step_{step}" / "train_rollouts.bin"
             path.parent.mkdir(parents=True, exist_ok=True)
-            atomic_write(path, json.dumps(message))
+            disk.replace(path, json.dumps(message))
             return
         if self._channel is None:
             self._channel = connect(*self._address, _TRAINER_SECONDS)

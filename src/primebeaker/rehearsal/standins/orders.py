@@ -11,12 +11,12 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from primebeaker.rehearsal.faults import Fault, parse_faults
 from primebeaker.rehearsal.settings import is_rehearsal, load_settings, rehearsal_directory
 
-__all__ = ["active_faults", "die_midsave", "hold", "obey_exit", "own_name"]
+__all__ = ["active_faults", "bad_answers", "die_midsave", "has_struck", "hold", "obey_exit", "own_name"]
 
 _HOLD_SECONDS = 60.0
 _LOOK_SECONDS = 0.05
@@ -31,13 +31,25 @@ def active_faults(environment: Mapping[str, str] | None = None) -> tuple[Fault, 
     return parse_faults(load_settings(environment).faults) if is_rehearsal(environment) else ()
 
 
+def has_struck(number: int) -> bool:
+    """Whether the moment of a fault has come."""
+    return (rehearsal_directory() / f"struck-{number}").exists()
+
+
+def bad_answers(faults: Sequence[Fault]) -> str | None:
+    """How answers are spoilt now by one of the ``faults``, or None."""
+    for number, fault in enumerate(faults):
+        if fault.what == "model-bad" and (fault.has_own_moment or has_struck(number)):
+            return fault.values["kind"]
+    return None
+
+
 def hold(step: int) -> None:
     """Wait after a step until the faults that strike at it have struck, at most a minute."""
     for number, fault in enumerate(active_faults()):
         if fault.holds_step == step:
-            struck = rehearsal_directory() / f"struck-{number}"
             deadline = time.monotonic() + _HOLD_SECONDS
-            while not struck.exists() and time.monotonic() < deadline:
+            while not has_struck(number) and time.monotonic() < deadline:
                 time.sleep(_LOOK_SECONDS)
             # What was struck must take effect before the run goes on, or a short run would end first.
             time.sleep(_EFFECT_SECONDS)
@@ -83,12 +95,11 @@ def obey_exit(program: str) -> None:
     ]
     if not orders:
         return
-    directory = rehearsal_directory()
 
     def watch() -> None:
         while True:
             for number, code in orders:
-                if (directory / f"struck-{number}").exists():
+                if has_struck(number):
                     os._exit(code)
             time.sleep(_LOOK_SECONDS)
 

@@ -172,6 +172,10 @@ def run(program: str, main: Callable[[list[str]], int]) -> NoReturn:
     except PrimeBeakerError as error:
         sys.stderr.write(f"{program}: {error}\n")
         code = 1
+    except OSError as error:
+        # Said as Python says it, file included, but in one line.
+        sys.stderr.write(f"{program}: {error}\n")
+        code = 1
     except ExceptionGroup as group:
         sys.stderr.write(f"{program}: {'; '.join(str(error) for error in group.exceptions)}\n")
         code = 1

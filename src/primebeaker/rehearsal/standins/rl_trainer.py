@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from primebeaker.errors import ExternalError, UserError
-from primebeaker.fileio import atomic_write
 from primebeaker.prime_rl.contract import GEN_0_7
 from primebeaker.prime_rl.layout import Layout
 from primebeaker.prime_rl.tables import Table, lookup
 from primebeaker.rehearsal.policy import BanditPolicy, Sample
 from primebeaker.rehearsal.settings import RehearsalSettings, load_settings
+from primebeaker.rehearsal.standins import disk
 from primebeaker.rehearsal.standins.channel import Channel, listen
 from primebeaker.rehearsal.standins.checkpoint import Retention, commit, remove_old, write_shard, write_weights
 from primebeaker.rehearsal.standins.metrics import append_metrics
@@ -131,7 +131,7 @@ class RLTrainer:
         directory = self.layout.broadcast(step)
         if self.master and self.broadcast == "filesystem":
             directory.mkdir(parents=True, exist_ok=True)
-            atomic_write(directory / "model.safetensors", self.policy.to_bytes())
+            disk.replace(directory / "model.safetensors", self.policy.to_bytes())
             (directory / "STABLE").touch()
         elif self.master:
             directory.mkdir(parents=True, exist_ok=True)
@@ -146,7 +146,7 @@ class RLTrainer:
         sizes = self.ranks.gather(write_shard(self.layout, step, world.rank, seed=self.settings.seed))
         if self.master:
             die_midsave(step, self.max_steps)
-            atomic_write(self.layout.trainer_checkpoint(step) / _POLICY_FILE, self.policy.to_bytes())
+            disk.replace(self.layout.trainer_checkpoint(step) / _POLICY_FILE, self.policy.to_bytes())
             commit(self.layout, step, sizes)
             model = str(lookup(self.config, "model.name", GEN_0_7.default_model))
             write_weights(self.layout.weight_snapshot(step), self.policy.to_bytes(), model=model)

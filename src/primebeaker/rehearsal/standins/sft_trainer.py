@@ -16,11 +16,11 @@ from typing import Any
 
 from primebeaker.environments._shared.sources import open_source
 from primebeaker.errors import UserError
-from primebeaker.fileio import atomic_write
 from primebeaker.prime_rl.contract import GEN_0_7
 from primebeaker.prime_rl.tables import Table, lookup
 from primebeaker.rehearsal.policy import BanditPolicy
 from primebeaker.rehearsal.settings import RehearsalSettings, load_settings
+from primebeaker.rehearsal.standins import disk
 from primebeaker.rehearsal.standins.checkpoint import Retention, commit, remove_old, write_shard, write_weights
 from primebeaker.rehearsal.standins.metrics import append_metrics
 from primebeaker.rehearsal.standins.orders import die_midsave, hold
@@ -118,7 +118,7 @@ class SFTTrainer:
         size = write_shard(self.layout, step, rank, seed=self.settings.seed)
         state = self.layout.dataloader_state(step, rank)
         state.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(state, json.dumps({"position": self.position}))
+        disk.replace(state, json.dumps({"position": self.position}))
         sizes = self.ranks.gather(size)
         if self.master:
             die_midsave(step, self.max_steps)

@@ -1,0 +1,63 @@
+"""A rehearsal that lost an engine goes on from its last common checkpoint as a second rehearsal."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from primebeaker.errors import UserError
+from primebeaker.launch.settings import LaunchSettings
+from primebeaker.local import LocalEngine
+from primebeaker.rehearsal.options import RehearsalOptions
+from primebeaker.rehearsal.resumed import RehearsingEngine
+from primebeaker.rehearsal.run import rehearse
+from primebeaker.resume.run import run_resume
+from primebeaker.resume.source import ResumeSettings
+
+from .conftest import ROOT
+
+MULTINODE = ROOT / "examples/rl/multinode.toml"
+
+
+def wandb_ids(engine: LocalEngine, experiment: str) -> set[str]:
+    """The W&B run of an experiment's jobs."""
+    names = ("WANDB_RUN_ID", "WANDB_SHARED_RUN_ID")
+    tasks = json.loads(engine.find(experiment).spec_json)["tasks"]
+    return {entry["value"] for task in tasks for entry in task["envVars"] if entry["name"] in names}
+
+
+@pytest.mark.parametrize(
+    ("fault", "made"), [("kill:rank=1,process=engine0@step=3", 3), ("midsave:step=4", 3)], ids=["engine", "midsave"]
+)
+def test_a_second_run_continues_at_the_right_step(home: Path, tmp_path: Path, fault: str, made: int) -> None:
+    """The next step, the same W&B run, a manifest; and what struck the first run does not strike the second."""
+    # With one checkpoint kept, the orchestrator, which is a step ahead, leaves none that both sides finished.
+    toml = tmp_path / "rl.toml"
+    toml.write_text(MULTINODE.read_text().replace("keep_last = 1", "keep_last = 2"))
+    options = RehearsalOptions(steps=4, no_rollouts=True, work_dir=tmp_path / "work", faults=(fault,))
+    report = rehearse("rl", LaunchSettings(toml=toml), options)
+    assert report["ok"], report["faults"]
+    source = report["experiment_id"]
+    engine = RehearsingEngine(source)
+    document = run_resume(ResumeSettings(from_experiment=source, rehearse=True), engine)
+    child = document["child_experiment_id"]
+    assert document["resume"]["checkpoint"]["step"] == made
+    assert engine.wait(child, timeout=120).state == "succeeded", list(engine.logs(child, tail=50))
+    output = tmp_path / "work/output"
+    manifest = json.loads(Path(document["resume"]["manifest_path"]).read_text())
+    assert Path(document["resume"]["manifest_path"]).is_relative_to(output)
+    assert (manifest["status"], manifest["child_experiment_id"], manifest["checkpoint"]["step"]) == (
+        "submitted",
+        child,
+        made,
+    )
+    assert wandb_ids(engine, child) == wandb_ids(engine, source) and len(wandb_ids(engine, child)) == 1
+    records = [json.loads(line) for line in (output / "run_default/metrics.jsonl").read_text().splitlines()]
+    steps = [record["step"] for record in records if "progress/rollouts" in record]
+    assert steps[len(report["steps"]) :] == list(range(made + 1, 5))
+    shutil.rmtree(tmp_path / "work")
+    with pytest.raises(UserError, match=r"the work folder of .* is gone.*--keep"):
+        RehearsingEngine(source)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import pytest
 
+from primebeaker.cli import main
 from primebeaker.launch.settings import LaunchSettings
 from primebeaker.rehearsal.options import RehearsalOptions
 from primebeaker.rehearsal.prepare import prepare
@@ -22,3 +25,20 @@ def test_data_beside_the_caller_is_rehearsed_though_a_submit_would_refuse_it(
     prepared = prepare("sft", LaunchSettings(toml=toml), RehearsalOptions(work_dir=tmp_path / "work"))
     assert f'name = "{ROOT / "examples/sft/data"}"' in (tmp_path / "work/config.toml").read_text()
     assert any("data.name" in problem.message for problem in prepared.problems)
+
+
+def test_without_the_runtime_extra_one_line_says_so(tmp_path: Path, monkeypatch, capsys) -> None:
+    """Else the stand-ins would fail one after the other, each with a traceback of its own."""
+    found = PathFinder.find_spec
+
+    def without_httpx(name, path=None, target=None):
+        return None if name == "httpx" else found(name, path, target)
+
+    monkeypatch.setattr(PathFinder, "find_spec", without_httpx)
+    monkeypatch.delitem(sys.modules, "httpx", raising=False)
+    work = tmp_path / "work"
+    code = main(["rehearse", f"--toml={ROOT / 'examples/rl/config.toml'}", f"--work-dir={work}"])
+    assert code == 2
+    line = "primebeaker: error: this command needs primebeaker[runtime]: pip install 'primebeaker[runtime]'\n"
+    assert capsys.readouterr() == ("", line)
+    assert not work.exists()

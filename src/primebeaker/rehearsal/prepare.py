@@ -6,10 +6,11 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 
 from primebeaker.config import TomlDocument
-from primebeaker.errors import UserError, UserErrors
+from primebeaker.errors import UserError, UserErrors, missing_extra
 from primebeaker.launch.files import write_launch_files
 from primebeaker.launch.images import resolve_image
 from primebeaker.launch.plan import Extras, LaunchPlan, plan_launch
@@ -29,6 +30,8 @@ from primebeaker.rehearsal.toml_copy import copy_toml
 
 __all__ = ["PreparedRehearsal", "Problem", "prepare"]
 
+#: What the stand-ins and the environments import, all of it in the extra ``runtime``.
+_PACKAGES = ("datasets", "httpx", "literegistry", "uvicorn", "verifiers")
 _GRACE_SECONDS = 3
 _NO_IMAGE = "beaker://REHEARSAL"
 _WORKSPACE = "rehearsal/local"
@@ -91,8 +94,10 @@ def prepare(kind: Kind, settings: LaunchSettings, options: RehearsalOptions) -> 
         options: How to rehearse it.
 
     Raises:
-        UserError: A mistake in the TOML, the flags or the options; nothing was written.
+        UserError: A mistake in the TOML, the flags or the options, or an extra is not installed; nothing was written.
     """
+    if any(find_spec(package) is None for package in _PACKAGES):
+        raise missing_extra("runtime")
     source = TomlDocument.from_path(settings.toml)
     base = settings.working_dir or Path.cwd()
     relaxed = _relaxed(kind, settings)

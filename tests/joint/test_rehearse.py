@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 from tests.ports import free_block
 
-from primebeaker.joint.rehearse import rehearse_run
+from primebeaker.joint.rehearse import STAND_IN_TOKEN, rehearse_run
 from primebeaker.local import LocalEngine
 from primebeaker.rehearsal.options import RehearsalOptions
+
+from .processes import watched
 
 ROOT = Path(__file__).parents[2]
 
@@ -37,17 +40,28 @@ def test_the_training_waits_for_real_services_uses_them_and_stops_them(
     text = toml.read_text().replace("jtc_label_env", "jtc_code_tool_label_env")
     toml.write_text(text.replace('split = "train"', f'split = "train"\n{url}'))
     (tmp_path / "script.json").write_text(json.dumps(SCRIPT))
-    config = run_file(rl=f"required_services: {{python: 3, judge: 1}}\ngateway_port: {port}")
+    config = run_file(rl=f"required_services: {{python: 3, judge: 1, unheard-of: 1}}\ngateway_port: {port}")
     before = config.read_bytes()
     options = RehearsalOptions(steps=1, model=f"scripted:{tmp_path / 'script.json'}")
-    report = rehearse_run(config, options, engine=engine)
+    with watched(STAND_IN_TOKEN) as holders:
+        report = rehearse_run(config, options, engine=engine)
     assert report["ok"], report["failure"]
     assert report["services"]["stopped_by_training"] is True
+    # Both replicas are given the token, as on Beaker; no process they start has it, the leader's stop call excepted.
+    commands = [
+        holder.command
+        for holder in holders.values()
+        if f"stop {report['services']['experiment_id']}" not in holder.command
+    ]
+    assert len(commands) >= 2
+    assert all("primebeaker.multinode" in command for command in commands), commands
+    assert {holder.experiment for holder in holders.values()} == {report["experiment_id"]}
     assert report["services"]["native"][:2] == ["gateway", "python"]
+    assert "judge" in {one["name"] for one in report["services"]["stand_ins"]}
     waited = {barrier["name"] for barrier in report["barriers"] if barrier["rank"] == 0}
     assert {"registry", "services", "gateway"} <= waited
     told = [problem["message"] for problem in report["problems"] if problem["where"] == "rl.required_services"]
-    assert told == ["not rehearsed: judge not waited for here"]
+    assert told == ["not rehearsed: unheard-of not waited for here"]
     (step,) = report["steps"]
     # One for the code, one for the verdict that only a real result brings; the label may be right or wrong.
     assert step["reward_mean"] >= 2
@@ -55,6 +69,79 @@ def test_the_training_waits_for_real_services_uses_them_and_stops_them(
     assert {experiment.state for experiment in engine.list()} == {"succeeded", "canceled"}
     assert config.read_bytes() == before
     assert sorted(path.name for path in mount.iterdir()) == ["run.yaml", "single.toml", "train.toml"]
+
+
+EXAMPLE = ROOT / "examples" / "search-agent-webterminal"
+#: The example's topology is four nodes of eight GPUs; two of two show the same and fit here.
+SMALLER = {
+    "gpus_per_node = 8": "gpus_per_node = 2",
+    "num_infer_nodes = 3": "num_infer_nodes = 1",
+    "dp_replicate = 8": "dp_replicate = 2",
+    "dp = 24": "dp = 2",
+    "api_server_count = 24": "api_server_count = 2",
+}
+#: Searches, reads the page that was found through the terminal, and answers with what it read there.
+SEARCHER = [
+    {"match": "heron 7", "reply": "The bird is heron 7, see https://corpus.test/heron."},
+    {
+        "match": "corpus.test/heron",
+        "tool_calls": [{"name": "webterminal", "arguments": {"command": "browse https://corpus.test/heron | grep 7"}}],
+    },
+    {"match": "Which bird", "tool_calls": [{"name": "search", "arguments": {"query": "grey bird", "num_results": 3}}]},
+]
+
+
+@pytest.fixture
+def search_run(tmp_path: Path) -> Callable[..., Path]:
+    """The search agent's example with a corpus and questions of its own in the place of YOUR_TEAM."""
+
+    def write(changes: Mapping[str, str]) -> Path:
+        team, copy = tmp_path / "team", tmp_path / "example"
+        (team / "search").mkdir(parents=True)
+        copy.mkdir()
+        for name in ("run.yaml", "multinode-rl.toml"):
+            text = (EXAMPLE / name).read_text().replace("/weka/YOUR_TEAM", str(team))
+            for old, new in changes.items():
+                text = text.replace(old, new)
+            (copy / name).write_text(text)
+        # A hit shows the start of a page; what it says further down must be read.
+        page = "A grey bird stands there.\n" * 20 + "It is heron 7.\n"
+        documents = [
+            {"docid": "a", "url": "https://corpus.test/heron", "title": "A grey bird", "contents": page},
+            {"docid": "b", "url": "https://corpus.test/carp", "title": "A fish", "contents": "It is carp 3."},
+        ]
+        (team / "search" / "corpus.jsonl").write_text("".join(json.dumps(one) + "\n" for one in documents))
+        rows = [{"question": f"Which bird is it? ({number})", "answer": "heron 7"} for number in range(4)]
+        for split in ("train", "validation"):
+            (team / "search" / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return copy / "run.yaml"
+
+    return write
+
+
+def test_the_search_agent_example_searches_reads_and_is_judged(
+    search_run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    (tmp_path / "script.json").write_text(json.dumps(SEARCHER))
+    options = RehearsalOptions(steps=1, model=f"scripted:{tmp_path / 'script.json'}")
+    engine = LocalEngine(tmp_path / "engine")
+    report = rehearse_run(search_run(SMALLER), options, engine=engine)
+    assert report["ok"], report["failure"]
+    (step,) = report["steps"]
+    # The judge's stand-in passes what holds the answer, and only the page does.
+    assert (step["errors"], step["reward_mean"]) == (0, 1.0)
+    assert step["tool_calls"] == 2 * step["rollouts"]
+    asked = {one["name"]: one["requests"] for one in report["services"]["stand_ins"]}
+    # One search and one page a rollout, one judgment; the barriers ask the search too.
+    assert asked["localsearch:example"] > 2 * step["rollouts"]
+    assert asked["judge"] >= step["rollouts"]
+    if "terminal" not in report["services"]["native"]:
+        assert asked["terminal"] >= step["rollouts"]
+    told = "\n".join(f"{problem['where']}: {problem['message']}" for problem in report["problems"])
+    assert "service judge: a stand-in answers for the judge service: what it says means nothing" in told
+    assert "not waited for" not in told
+    assert report["services"]["stopped_by_training"] is True
 
 
 def test_a_mistake_starts_nothing(primebeaker, run_file, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

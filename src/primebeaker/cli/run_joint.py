@@ -113,7 +113,7 @@ def launch(options: Annotated[LaunchOptions | None, Parameter(name="*")] = None)
 @app.command
 def rehearse(options: Annotated[RehearseRunOptions | None, Parameter(name="*")] = None) -> Result:
     """Run both on this machine, with stand-ins for the GPU programs, and report; exit 4 when something failed."""
-    from primebeaker.joint.rehearse import rehearse_run
+    from primebeaker.joint.rehearse import rehearse_run, services_text
     from primebeaker.rehearsal.report import exit_code
     from primebeaker.rehearsal.report_text import report_text
 
@@ -121,7 +121,11 @@ def rehearse(options: Annotated[RehearseRunOptions | None, Parameter(name="*")] 
     if options.config is None:
         raise UserError("--config is required", hint="give the run YAML with --config=FILE")
     report = rehearse_run(options.config, rehearsal_options(options), progress=tell)
-    return Result(report, text=lambda: report_text(report), exit_code=exit_code(report))
+
+    def text() -> str:
+        return f"{report_text(report)}\n\n{services_text(report)}"
+
+    return Result(report, text=text, exit_code=exit_code(report))
 
 
 @app.command

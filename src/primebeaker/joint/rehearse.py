@@ -8,51 +8,36 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from primebeaker.beaker.models import ENDED
 from primebeaker.beaker.spec import spec_json
-from primebeaker.errors import ExternalError, Mistakes, UserError
+from primebeaker.errors import Mistakes, UserError
 from primebeaker.fileio import atomic_write
 from primebeaker.joint.registry import derive_registry, native_head
+from primebeaker.joint.rehearsed_services import Needed, Services, needed_services, problems_of, start_services
 from primebeaker.joint.run_file import MANAGED_ID, TOKEN, RunFile, read_run_file
 from primebeaker.launch.settings import LaunchSettings
 from primebeaker.local import LocalEngine
-from primebeaker.rehearsal.follow import follow
+from primebeaker.rehearsal.faults import parse_faults
+from primebeaker.rehearsal.follow import follow, run_layout
+from primebeaker.rehearsal.injection import Injector
 from primebeaker.rehearsal.options import RehearsalOptions
-from primebeaker.rehearsal.prepare import PreparedRehearsal, Problem, prepare
+from primebeaker.rehearsal.prepare import PreparedRehearsal, prepare
 from primebeaker.rehearsal.report import build_report
 from primebeaker.services.deployment import plan_deployment
-from primebeaker.services.stack_config import build_launcher, given_by_flags
-from primebeaker.services.stacks import STACKS, NativeStack, load_native
+from primebeaker.services.stacks import STACKS, load_native
 
-__all__ = ["rehearse_run"]
+__all__ = ["STAND_IN_TOKEN", "rehearse_run", "services_text"]
 
-_WORKSPACE = "rehearsal/local"
-#: Programs the native terminal task asks for before it starts.
-_TERMINAL_PROGRAMS = ("rg", "xsv", "pandoc", "jq")
 _CLEANUP_SECONDS = 15.0
 _REQUIRED = "REQUIRED_LITEREGISTRY_SERVICES"
-
-
-@dataclass(frozen=True)
-class _Services:
-    """The stack's part of a rehearsal.
-
-    Args:
-        experiment_id: The stack's experiment on the embedded engine.
-        running: Names of the services that run natively.
-        left_out: Why others do not run here.
-    """
-
-    experiment_id: str
-    running: tuple[str, ...]
-    left_out: tuple[Problem, ...]
+#: The embedded engine's own `beaker` asks for no token, but the role insists on one.
+STAND_IN_TOKEN = "token-of-a-rehearsal"  # noqa: S105 - no secret
 
 
 def rehearse_run(
@@ -71,7 +56,8 @@ def rehearse_run(
         progress: Takes one line of progress at a time.
 
     Returns:
-        The training's report with ``services`` in it: which ran natively, and whether the training stopped them.
+        The training's report with ``services`` in it: which ran natively, which stand-ins ran and how often they were
+        asked, and whether the training stopped them.
 
     Raises:
         UserError: A mistake found before anything was started.
@@ -83,20 +69,37 @@ def rehearse_run(
     with mistakes.collect():
         config = plan_deployment(native, native_head(file.service)).launcher.config
     mistakes.raise_if_any()
-    prepared = prepare("rl", _settings(file), options)
-    chosen = engine or LocalEngine()
-    services: _Services | None = None
+    faults = parse_faults(options.faults)
+    needed = needed_services(config, [name for name, _ in file.rl.required_services], file.rl.toml)
+    prepared = prepare("rl", _settings(file), replace(options, services=needed.names))
+    services: Services | None = None
+    chosen: LocalEngine | None = None
     try:
-        services = _start(prepared, native, config, chosen)
-        progress(f"started services {', '.join(services.running)} ({services.experiment_id})")
-        prepared = _joined(prepared, file, services)
-        followed = follow(prepared, chosen, progress)
+        chosen = engine or LocalEngine()
+        services = start_services(prepared, native, needed, chosen)
+        progress(f"started services {', '.join((*services.native, *needed.names))} ({services.experiment_id})")
+        prepared = _joined(prepared, file, needed, services)
+        injector = Injector(faults, prepared.work_dir / "rehearsal", progress)
+        followed = follow(prepared, chosen, progress, injector)
+        injector.damage(run_layout(prepared.plan), prepared.steps)
         stopped = _stopped_by_training(chosen, services.experiment_id) if file.lifecycle.cleanup else None
-        return _report(build_report(prepared, followed, chosen), services, stopped)
+        return _report(build_report(prepared, followed, chosen, injector), services, stopped)
     finally:
-        if services is not None:
+        if services is not None and chosen is not None:
             chosen.stop(services.experiment_id)
         prepared.remove()
+
+
+def services_text(report: Mapping[str, Any]) -> str:
+    """The services of a report, for a reader at a terminal."""
+    services = report["services"]
+    ended = {True: "stopped by the training", False: "NOT stopped by the training", None: "left to their owner"}
+    lines = [f"native: {', '.join(services['native'])}"]
+    lines += [
+        f"stand-in: {one['name']} for {one['stands_for']}, {one['requests']} requests" for one in services["stand_ins"]
+    ]
+    lines.append(ended[services["stopped_by_training"]])
+    return "\n".join(["Services", *(f"  {line}" for line in lines)])
 
 
 def _settings(file: RunFile) -> LaunchSettings:
@@ -109,60 +112,25 @@ def _settings(file: RunFile) -> LaunchSettings:
     return replace(file.rl, registry=registry, required_services=())
 
 
-def _start(prepared: PreparedRehearsal, native: NativeStack, config: Any, engine: LocalEngine) -> _Services:
-    """Start those services of the stack that can run here, one replica each, in the rehearsal's own registry."""
-    missing = [program for program in _TERMINAL_PROGRAMS if shutil.which(program) is None]
-    left_out = [
-        Problem(f"service.{field}", "not rehearsed: this service does not run on this machine")
-        for field in ("web_search_replicas", "local_search_replicas", "generation_replicas", "classification_replicas")
-        if getattr(config, field)
-    ]
-    terminal = min(config.terminal_replicas, 1)
-    if terminal and missing:
-        terminal = 0
-        left_out.append(Problem("service.terminal_replicas", f"not rehearsed: {', '.join(missing)} not on PATH"))
-    values = {
-        "registry": f"sqlite:///{prepared.work_dir}/registry.sqlite3",
-        "python_replicas": min(config.python_replicas, 1),
-        "terminal_replicas": terminal,
-        "web_search_replicas": 0,
-        "gateway_workers": 1,
-        "python_pool_size": 2,
-        "name_prefix": "rehearsal",
-        "shared_dir": str(prepared.work_dir / "shared"),
-    }
-    name, spec = build_launcher(native, given_by_flags(values)).build_spec()
-    tasks = [{key: value for key, value in task.items() if key != "datasets"} for task in spec["tasks"]]
-    path = prepared.work_dir / "services.json"
-    atomic_write(path, spec_json({**spec, "tasks": tasks}))
-    created = engine.create(path, name=name, workspace=_WORKSPACE, rehearsal={})
-    if created.experiment_id is None:
-        raise ExternalError("the embedded engine gave no experiment id")
-    return _Services(created.experiment_id, tuple(task["name"] for task in tasks), tuple(left_out))
-
-
-def _joined(prepared: PreparedRehearsal, file: RunFile, services: _Services) -> PreparedRehearsal:
+def _joined(prepared: PreparedRehearsal, file: RunFile, needed: Needed, services: Services) -> PreparedRehearsal:
     """The rehearsal that waits for the services that run, and stops them at its end."""
-    required = dict(file.rl.required_services)
-    awaited = {name: 1 for name in required if name in services.running}
-    others = [name for name in required if name not in awaited]
-    problems = [*prepared.problems, *services.left_out]
-    if others:
-        problems.append(Problem("rl.required_services", f"not rehearsed: {', '.join(others)} not waited for here"))
+    awaited = {name: 1 for name, _ in file.rl.required_services if name in needed.names}
     more: dict[str, str] = {}
     if file.lifecycle.cleanup:
-        # The embedded engine's own `beaker` asks for no token, but the role insists on one.
-        more = {MANAGED_ID: services.experiment_id, TOKEN: "rehearsal"}
+        more = {MANAGED_ID: services.experiment_id, TOKEN: STAND_IN_TOKEN}
     plan = replace(prepared.plan, spec=_with_variables(prepared.plan.spec, awaited, more))
     atomic_write(Path(plan.paths.spec), spec_json(plan.spec), mode=0o600)
+    problems = (*prepared.problems, *problems_of(needed))
     return replace(prepared, plan=plan, problems=tuple(dict.fromkeys(problems)))
 
 
 def _with_variables(spec: Mapping[str, Any], awaited: Mapping[str, int], more: Mapping[str, str]) -> dict[str, Any]:
-    counts = json.dumps(dict(sorted(awaited.items())))
-
     def changed(entry: Mapping[str, str]) -> Mapping[str, str]:
-        return {"name": _REQUIRED, "value": counts} if entry["name"] == _REQUIRED else entry
+        if entry["name"] != _REQUIRED:
+            return entry
+        # A fault may have put a service there that never comes.
+        counts = {**json.loads(entry["value"]), **awaited}
+        return {"name": _REQUIRED, "value": json.dumps(dict(sorted(counts.items())))}
 
     added = [{"name": name, "value": value} for name, value in more.items()]
     tasks = [{**task, "envVars": [*map(changed, task["envVars"]), *added]} for task in spec["tasks"]]
@@ -178,12 +146,8 @@ def _stopped_by_training(engine: LocalEngine, experiment_id: str) -> bool:
     return False
 
 
-def _report(report: dict[str, Any], services: _Services, stopped: bool | None) -> dict[str, Any]:
-    report["services"] = {
-        "experiment_id": services.experiment_id,
-        "native": list(services.running),
-        "stopped_by_training": stopped,
-    }
+def _report(report: dict[str, Any], services: Services, stopped: bool | None) -> dict[str, Any]:
+    report["services"] = {**services.document(), "stopped_by_training": stopped}
     if stopped is False:
         report["ok"] = False
         report["verdict"] += "; the training did not stop its services"

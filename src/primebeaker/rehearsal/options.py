@@ -26,6 +26,7 @@ class RehearsalOptions:
         no_rollouts: Let the orchestrator invent rollouts.
         timeout: Seconds for the whole rehearsal; None is 120, and 10 more for each replica beyond two.
         seed: Seeds everything random.
+        services: Names of the tool services that the caller runs in the rehearsal's registry.
     """
 
     steps: int | None = None
@@ -38,6 +39,7 @@ class RehearsalOptions:
     no_rollouts: bool = False
     timeout: float | None = None
     seed: int = 0
+    services: tuple[str, ...] = ()
 
 
 def default_timeout(replicas: int) -> float:

@@ -109,20 +109,20 @@ def prepare(kind: Kind, settings: LaunchSettings, options: RehearsalOptions) -> 
     ports = port_block(checked.launch_id)
     try:
         copied = copy_toml(source, kind, options, work_dir=work_dir, base=base)
-        multi_node_rl = kind == "rl" and checked.topology.multi_node
+        has_gateway = kind == "rl" and (checked.topology.multi_node or bool(options.services))
         written = named_ports(
-            source.values, checked.topology, relaxed.gateway_port or DEFAULT_GATEWAY_PORT if multi_node_rl else None
+            source.values, checked.topology, relaxed.gateway_port or DEFAULT_GATEWAY_PORT if has_gateway else None
         )
         stage = Stage(
             topology=checked.topology,
             values=copied.document.values,
             steps=copied.steps,
-            gateway=multi_node_rl,
+            gateway=has_gateway,
             ports={number: use for use, number in written.items()},
         )
         check_faults(faults, stage)
         document = own_ports(copied.document, ports.base) if kind == "rl" else copied.document
-        port = gateway_port(relaxed.gateway_port, ports.base) if multi_node_rl else None
+        port = gateway_port(relaxed.gateway_port, ports.base) if has_gateway else None
         if port is not None:
             document = port.rewrite(document)
         config = work_dir / "config.toml"
@@ -227,7 +227,6 @@ def _rehearsed(
     """The settings of the copy: everything lies in the work folder."""
     multi = checked.topology.multi_node
     rendezvous = relaxed.rendezvous_timeout_seconds or (max(int(timeout / 4), 1) if multi else None)
-    single_rl = checked.kind == "rl" and not multi
     return replace(
         relaxed,
         toml=config,
@@ -237,9 +236,9 @@ def _rehearsed(
         working_dir=work_dir / "run",
         scratch_dir=work_dir / "scratch",
         home_dir=work_dir / "home",
-        registry=None if checked.kind == "sft" or single_rl else f"sqlite:///{work_dir}/registry.sqlite3",
-        gateway_port=None if single_rl else gateway_port,
-        gateway_workers=None if single_rl or checked.kind == "sft" else 1,
+        registry=None if gateway_port is None else f"sqlite:///{work_dir}/registry.sqlite3",
+        gateway_port=gateway_port,
+        gateway_workers=None if gateway_port is None else 1,
         rendezvous_timeout_seconds=rendezvous,
         toml_check="off",
         launch_id=checked.launch_id,

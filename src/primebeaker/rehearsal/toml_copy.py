@@ -121,7 +121,7 @@ def _rl(editor: _Editor, options: RehearsalOptions, base: Path) -> None:
             arguments = legacy.get("args") if isinstance(legacy, Mapping) else None
             for name, value in (arguments or {}).items():
                 path = f"{place}.legacy.args.{name}"
-                if name == "local_search_model_path":
+                if name == "local_search_model_path" and value not in options.services:
                     editor.drop(path, "no local-search service runs in a rehearsal")
                 elif isinstance(value, str):
                     _absolute(editor, path, value, base)

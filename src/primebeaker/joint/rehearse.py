@@ -23,12 +23,9 @@ from primebeaker.joint.rehearsed_services import Needed, Services, needed_servic
 from primebeaker.joint.run_file import MANAGED_ID, TOKEN, RunFile, read_run_file
 from primebeaker.launch.settings import LaunchSettings
 from primebeaker.local import LocalEngine
-from primebeaker.rehearsal.faults import parse_faults
-from primebeaker.rehearsal.follow import follow, run_layout
-from primebeaker.rehearsal.injection import Injector
 from primebeaker.rehearsal.options import RehearsalOptions
 from primebeaker.rehearsal.prepare import PreparedRehearsal, prepare
-from primebeaker.rehearsal.report import build_report
+from primebeaker.rehearsal.run import run_prepared
 from primebeaker.services.deployment import plan_deployment
 from primebeaker.services.stacks import STACKS, load_native
 
@@ -69,7 +66,6 @@ def rehearse_run(
     with mistakes.collect():
         config = plan_deployment(native, native_head(file.service)).launcher.config
     mistakes.raise_if_any()
-    faults = parse_faults(options.faults)
     needed = needed_services(config, [name for name, _ in file.rl.required_services], file.rl.toml)
     prepared = prepare("rl", _settings(file), replace(options, services=needed.names))
     services: Services | None = None
@@ -79,11 +75,9 @@ def rehearse_run(
         services = start_services(prepared, native, needed, chosen)
         progress(f"started services {', '.join((*services.native, *needed.names))} ({services.experiment_id})")
         prepared = _joined(prepared, file, needed, services)
-        injector = Injector(faults, prepared.work_dir / "rehearsal", progress)
-        followed = follow(prepared, chosen, progress, injector)
-        injector.damage(run_layout(prepared.plan), prepared.steps)
+        report = run_prepared(prepared, chosen, progress)
         stopped = _stopped_by_training(chosen, services.experiment_id) if file.lifecycle.cleanup else None
-        return _report(build_report(prepared, followed, chosen, injector), services, stopped)
+        return _report(report, services, stopped)
     finally:
         if services is not None and chosen is not None:
             chosen.stop(services.experiment_id)
@@ -148,7 +142,8 @@ def _stopped_by_training(engine: LocalEngine, experiment_id: str) -> bool:
 
 def _report(report: dict[str, Any], services: Services, stopped: bool | None) -> dict[str, Any]:
     report["services"] = {**services.document(), "stopped_by_training": stopped}
-    if stopped is False:
+    # A leader that a fault has killed cannot clean up.
+    if stopped is False and not report["faults"]:
         report["ok"] = False
         report["verdict"] += "; the training did not stop its services"
     return report

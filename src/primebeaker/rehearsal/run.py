@@ -13,10 +13,10 @@ from primebeaker.rehearsal.faults import parse_faults
 from primebeaker.rehearsal.follow import follow
 from primebeaker.rehearsal.injection import Injector
 from primebeaker.rehearsal.options import RehearsalOptions
-from primebeaker.rehearsal.prepare import prepare
+from primebeaker.rehearsal.prepare import PreparedRehearsal, prepare
 from primebeaker.rehearsal.report import build_report
 
-__all__ = ["rehearse"]
+__all__ = ["rehearse", "run_prepared"]
 
 
 def rehearse(
@@ -43,14 +43,18 @@ def rehearse(
         UserError: A mistake found before anything was started.
         KeyboardInterrupt: Interrupted; nothing is left running.
     """
-    faults = parse_faults(options.faults)
     prepared = prepare(kind, settings, options)
     try:
-        engine = engine or LocalEngine()
-        injector = Injector(faults, prepared.work_dir / "rehearsal", progress, prepared.plan)
-        with taken(prepared.busy):
-            followed = follow(prepared, engine, progress, injector)
-        injector.end()
-        return build_report(prepared, followed, engine, injector)
+        return run_prepared(prepared, engine or LocalEngine(), progress)
     finally:
         prepared.remove()
+
+
+def run_prepared(prepared: PreparedRehearsal, engine: LocalEngine, progress: Callable[[str], None]) -> dict[str, Any]:
+    """Run a prepared rehearsal with the faults it asks for, and report; its work folder stays."""
+    faults = parse_faults(prepared.options.faults)
+    injector = Injector(faults, prepared.work_dir / "rehearsal", progress, prepared.plan)
+    with taken(prepared.busy):
+        followed = follow(prepared, engine, progress, injector)
+    injector.end()
+    return build_report(prepared, followed, engine, injector)

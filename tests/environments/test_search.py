@@ -244,6 +244,7 @@ def test_rows_need_a_question_and_an_answer(load, rows_file, row, says):
         ('```JSON\n{"answer":" Paris "}\n```\n ', "Paris"),
         (f'```json\n{{"answer":"Rome"}}\n```\ntext\n{ANSWER}', "Paris"),
         ('```json\n{"answer":"a ``` b"}\n```', "a ``` b"),
+        ('Done. ```JSON {"answer":"use ```json"}\n```', "use ```json"),
         ('```json\n{"answer":"x","more":1}\n```', None),
         ('```json\n{"answer":1}\n```', None),
         ('```json\n{"answer":" "}\n```', None),

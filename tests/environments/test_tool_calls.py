@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from primebeaker.environments._shared.code_block import code_of
+from primebeaker.environments._shared.commands import stage_names, url_is_in_output
 from primebeaker.environments._shared.options import option_of
+from primebeaker.environments._shared.search_answers import extracted_answer
 from primebeaker.environments._shared.thinking import without_thinking
 from primebeaker.environments._shared.tool_calls import (
     BrokenCall,
@@ -21,6 +23,8 @@ from primebeaker.environments._shared.tool_calls import (
 )
 from primebeaker.environments._shared.tool_specs import TOOL_SPECS, check_call, parameter_schemas
 from primebeaker.environments._shared.verdicts import final_verdict, is_strict_verdict, xml_verdict
+from primebeaker.runtime.json_spans import json_spans
+from primebeaker.runtime.json_utils import extract_json_from_response
 
 SCHEMAS = {
     **parameter_schemas(()),
@@ -269,19 +273,62 @@ def test_verdict_scan_agrees_with_the_rule_written_plainly(parts):
     assert (final_verdict(text) is not None) == bool(found)
 
 
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(
+        st.sampled_from(
+            ["{", "}", "[", "]", '"', '\\"', ",", ":", "1", " ", "[]", "{}", "[[],", "[1,", '{"a":', '"k":', "],", "},"]
+        ),
+        max_size=30,
+    ).map("".join)
+)
+def test_values_after_many_broken_ones_are_those_that_parse(text):
+    """The parser that takes over in hostile text finds what the plain rule finds."""
+    text = "{[1,}" * 6 + text
+    decoder, found, position = json.JSONDecoder(), [], 0
+    while position < len(text):
+        if text[position] in "{[":
+            try:
+                _, end = decoder.raw_decode(text, position)
+            except ValueError:
+                position += 1
+                continue
+            found.append((position, end))
+            position = end
+        else:
+            position += 1
+    assert [tuple(span) for span in json_spans(text)] == found
+
+
+VERDICT = '{"feedback":"f","label":"p"}'
 HOSTILE = [
     "<tool_call>{", "<parameter=", "{", "[", "<", "<think>", "</think>", "<tool_call>", "<tool_call><function=a>", '{"a":',
     "<tool_call><function=a><parameter=b>", '["', "[1,", '{"a":"', "</function> ", "<|channel|>", "<|message|>", "<label>",
     "<|start|>a to=b<|message|>", "<feedback>", "<code>```python\n", "```", "\\", '"', "I ", " ",
+    "<tool_call>{</tool_call>", "<tool_call>{}</tool_call>", "<tool_call><function=a></tool_call>", "[0,", "[[],",
+    '{"a":{},"b":', "```json{", "```json\n{\n", "{}", '{"feedback":"f","label":"p"}', '["a",[',
+    "<|channel|>final<|message|>{", "<output>", "```jsonx", "browse ",
 ]  # fmt: skip
+#: Texts whose repeated part is slow within something else only: before, repeated, after.
+ENCLOSED = [
+    *(("", unit, "</tool_call>") for unit in HOSTILE),
+    ("<tool_call><function=a>", "<parameter=", "</function></tool_call>"),
+    ("<tool_call><function=a>", "</function> ", "</tool_call>"),
+    (VERDICT, "[[],", "]"),
+    (VERDICT, "[0,", "]"),
+    ("{", '"', "```"),
+    ('rg "', "\\\\", ""),
+    ("see http://x", ")", ""),
+    ("```json", "a", ""),
+]
 
 
-@pytest.mark.parametrize("unit", HOSTILE)
-def test_a_megabyte_of_hostile_text_is_read_in_one_pass(unit):
+@pytest.mark.parametrize(("before", "unit", "after"), ENCLOSED)
+def test_a_megabyte_of_hostile_text_is_read_in_one_pass(before, unit, after):
     """Ten times the text takes about ten times as long; a quadratic reader would take a hundred times."""
 
     def seconds(size):
-        text = (unit * (size // len(unit) + 1))[:size] + "</tool_call>"
+        text = before + (unit * (size // len(unit) + 1))[:size] + after
         started = time.process_time()
         text_calls(text, SCHEMAS)
         said = said_text(text)
@@ -289,13 +336,14 @@ def test_a_megabyte_of_hostile_text_is_read_in_one_pass(unit):
         xml_verdict(said)
         code_of(said)
         option_of(said)
+        extracted_answer(said)
+        stage_names(text)
+        url_is_in_output("http://y", text)
+        extract_json_from_response(text)
         return time.process_time() - started
 
     seconds(1000)
     assert seconds(1_000_000) < max(40 * seconds(100_000), 2.0)
-
-
-VERDICT = '{"feedback":"f","label":"p"}'
 
 
 @pytest.mark.parametrize(

@@ -12,21 +12,30 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-__all__ = ["MOST_NESTING", "JsonSpan", "json_spans", "strict_decode"]
+__all__ = [
+    "MOST_NESTING",
+    "STRING_PATTERN",
+    "WHITE_SPACE_PATTERN",
+    "JsonSpan",
+    "ValueReader",
+    "json_spans",
+    "strict_decode",
+]
 
 #: A value nested deeper than this is no value.
 MOST_NESTING = 200
 
-_WS = r"[ \t\r\n]*"
-_STRING_PATTERN = r'"[^"\\\x00-\x1f]*(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*)*"'
+#: White space, and a string, as JSON has them; both are linear.
+WHITE_SPACE_PATTERN = r"[ \t\r\n]*"
+STRING_PATTERN = r'"[^"\\\x00-\x1f]*(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*)*"'
 _PLAIN_PATTERN = r"(?:-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null)"
 # Only a bracket that is followed by what may follow it can start a value; every part is linear.
 _BRACKET = re.compile(
-    rf"\{{(?={_WS}(?:\}}|{_STRING_PATTERN}{_WS}:))"
-    rf"|\[(?={_WS}(?:[\[{{\]]|(?:{_STRING_PATTERN}|{_PLAIN_PATTERN}){_WS}[,\]]))"
+    rf"\{{(?={WHITE_SPACE_PATTERN}(?:\}}|{STRING_PATTERN}{WHITE_SPACE_PATTERN}:))"
+    rf"|\[(?={WHITE_SPACE_PATTERN}(?:[\[{{\]]|(?:{STRING_PATTERN}|{_PLAIN_PATTERN}){WHITE_SPACE_PATTERN}[,\]]))"
 )
 # One token with the white space before it. The number of the group tells its kind.
-_TOKEN = re.compile(rf"{_WS}(?:([\[{{])|([\]}}])|(,)|(:)|({_STRING_PATTERN})|({_PLAIN_PATTERN}))")
+_TOKEN = re.compile(rf"{WHITE_SPACE_PATTERN}(?:([\[{{])|([\]}}])|(,)|(:)|({STRING_PATTERN})|({_PLAIN_PATTERN}))")
 _RUN = re.compile(r"\[+")
 _OPENING, _CLOSING, _COMMA, _COLON, _STRING = 1, 2, 3, 4, 5
 _FAST_FAILURES = 4
@@ -64,27 +73,70 @@ def json_spans(text: str) -> Iterator[JsonSpan]:
     At a bracket, the value that starts there is taken when it parses, and the search goes on behind it; when it does
     not, the search goes on one character later.
     """
-    failures = 0
-    slow: _Parser | None = None
-    position = 0
-    while bracket := _BRACKET.search(text, position):
+    failures = position = 0
+    while failures < _FAST_FAILURES:
+        bracket = _BRACKET.search(text, position)
+        if bracket is None:
+            return
         start = _skip_hopeless(text, bracket.start())
-        end: int | None
-        if slow is None:
-            try:
-                end = _decoder.raw_decode(text, start)[1]
-            except (ValueError, RecursionError):
-                failures += 1
-                end = None
-                if failures >= _FAST_FAILURES:
-                    slow = _Parser(text)
-        else:
-            end = slow.end_of_value(start)
-        if end is None:
+        try:
+            position = _decoder.raw_decode(text, start)[1]
+        except (ValueError, RecursionError):
+            failures += 1
             position = start + 1
         else:
+            yield JsonSpan(start, position)
+    yield from _spans_of_hostile_text(text, position)
+
+
+def _spans_of_hostile_text(text: str, position: int) -> Iterator[JsonSpan]:
+    parser = _Parser(text)
+    while bracket := _BRACKET.search(text, position):
+        start = _skip_hopeless(text, bracket.start())
+        end = parser.end_of_value(start)
+        if end is not None:
             yield JsonSpan(start, end)
             position = end
+            continue
+        position = start + 1
+        # The failed parse has seen every bracket up to its last one: what is complete among them stands for itself.
+        for opened in parser.take_seen():
+            if opened < position:
+                continue
+            position = opened + 1
+            end = parser.end_of_value(opened)
+            if end is not None:
+                yield JsonSpan(opened, end)
+                position = end
+
+
+class ValueReader:
+    """Reads objects and arrays at many places of one text, in linear time whatever the text is.
+
+    A failure of the C decoder counts the lines before it, so a text with many broken values would cost its length each
+    time.  After a few failures a pushdown parser finds the ends of values instead.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._failures = 0
+        self._slow: _Parser | None = None
+
+    def decode(self, start: int) -> tuple[Any, int]:
+        """The value at the bracket ``start`` and where it ends.
+
+        Raises:
+            ValueError: There is none.
+        """
+        if self._slow is not None and self._slow.end_of_value(start) is None:
+            raise ValueError("no JSON value")
+        try:
+            return strict_decode(self._text, start)
+        except ValueError:
+            self._failures += 1
+            if self._failures == _FAST_FAILURES:
+                self._slow = _Parser(self._text)
+            raise
 
 
 def _skip_hopeless(text: str, start: int) -> int:
@@ -113,6 +165,12 @@ class _Parser:
     def __init__(self, text: str) -> None:
         self._text = text
         self._ends: dict[int, int | None] = {}
+        self._seen: list[int] = []
+
+    def take_seen(self) -> list[int]:
+        """The brackets that the last failed parse opened, when there are no others between them; given once."""
+        seen, self._seen = self._seen, []
+        return seen
 
     def end_of_value(self, start: int) -> int | None:
         """Where the value at the bracket ``start`` ends, or None when there is none."""
@@ -124,6 +182,9 @@ class _Parser:
         text, ends, next_token = self._text, self._ends, _TOKEN.match
         starts: list[int] = []
         expected: list[int] = []
+        opened_here: list[int] = []
+        # A bracket inside a string is no token, yet a value may start there when the parse around it fails.
+        strings = False
         position = start
         expects = _ITEM
         while token := next_token(text, position):
@@ -137,8 +198,10 @@ class _Parser:
                     known = ends[opened]
                     if known is None:
                         break
+                    opened_here.append(opened)
                     position, expects = known, _AFTER_VALUE[expects]
                     continue
+                opened_here.append(opened)
                 starts.append(opened)
                 expected.append(_AFTER_VALUE[expects])
                 expects = _KEY_OR_END if text[opened] == "{" else _ITEM_OR_END
@@ -162,9 +225,12 @@ class _Parser:
                 expects = _MEMBER_VALUE
             elif _VALUE_FITS[expects]:
                 expects = _AFTER_VALUE[expects]
+                strings = strings or kind == _STRING
             elif kind == _STRING and expects in (_KEY, _KEY_OR_END):
                 expects = _AFTER_KEY
+                strings = True
             else:
                 break
         for failed in starts:
             ends[failed] = None
+        self._seen = [] if strings else opened_here

@@ -10,7 +10,8 @@ from primebeaker.runtime.json_spans import json_spans
 
 __all__ = ["extract_json_from_response"]
 
-_FENCE = re.compile(r"```(?P<language>[A-Za-z0-9_+-]*)\s*(?P<body>.*?)```", re.DOTALL)
+_FENCE = "```"
+_LANGUAGE = re.compile(r"[A-Za-z0-9_+-]*")
 
 
 def extract_json_from_response(value: Any) -> Any:
@@ -23,13 +24,27 @@ def extract_json_from_response(value: Any) -> Any:
         return value
     if not isinstance(value, str):
         return None
-    fenced = (fence["body"] for fence in _FENCE.finditer(value) if fence["language"].lower() in ("", "json"))
-    for candidate in (next(fenced, ""), value):
+    for candidate in (_first_fenced(value), value):
         found = _decoded(candidate)
         if isinstance(found, dict | list):
             return found
     span = next(json_spans(value), None)
     return _decoded(value[span.start : span.end]) if span else None
+
+
+def _first_fenced(text: str) -> str:
+    """The content of the first fenced block that is plain or ``json``; empty when there is none."""
+    position = 0
+    while (start := text.find(_FENCE, position)) >= 0:
+        language = _LANGUAGE.match(text, start + len(_FENCE))
+        body = language.end() if language else start + len(_FENCE)
+        end = text.find(_FENCE, body)
+        if end < 0:
+            break
+        if language is None or language[0].lower() in ("", "json"):
+            return text[body:end].strip()
+        position = end + len(_FENCE)
+    return ""
 
 
 def _decoded(text: str) -> Any:

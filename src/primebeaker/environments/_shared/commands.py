@@ -14,7 +14,7 @@ _BROWSE = re.compile(r"\s*browse\s+(?P<url>[^\s|]+)\s*(?:\|(?P<pipe>.*))?", re.D
 _CAT = re.compile(r"\s*cat\s+(?P<words>[^|]*)(?:\|(?P<pipe>.*))?", re.DOTALL)
 _URL_RUN = re.compile(r"https?://[^\s<>\"'\[\]{}|\\`]+", re.IGNORECASE)
 _FETCHABLE = re.compile(r"https?://(?P<authority>[^/?#\s]+)[^\s]*", re.IGNORECASE)
-_CLOSES = {")": "("}
+_PUNCTUATION = ".,;:!?*"
 
 
 def stage_names(command: str) -> list[str]:
@@ -42,7 +42,8 @@ def _stages(command: str) -> list[list[str]] | None:
                 quote = ""
             elif character == "\\" and quote == '"':
                 following = next(characters, "")
-                word = [*(word or ()), following if following in '"\\$`' else character + following]
+                word = word if word is not None else []
+                word.append(following if following in '"\\$`' else character + following)
             elif word is not None:
                 word.append(character)
         elif character in "'\"":
@@ -115,15 +116,18 @@ def url_is_in_output(url: str, output: Any) -> bool:
 def _cited_urls(text: str) -> Iterator[str]:
     for match in _URL_RUN.finditer(text):
         run = match[0]
-        yield re.split(r"[()]", run, maxsplit=1)[0].rstrip(".,;:!?*")
-        yield _without_stray_closings(run).rstrip(".,;:!?*")
+        yield re.split(r"[()]", run, maxsplit=1)[0].rstrip(_PUNCTUATION)
+        yield _without_stray_closings(run).rstrip(_PUNCTUATION)
 
 
 def _without_stray_closings(run: str) -> str:
     """Drop closing brackets at the end that have no opening one."""
     # Punctuation may stand between them, as in "(see http://x/a.)".
     surplus = run.count(")") - run.count("(")
-    while surplus > 0 and run.rstrip(".,;:!?*").endswith(")"):
-        run = run.rstrip(".,;:!?*")[:-1]
-        surplus -= 1
-    return run
+    end = kept = len(run)
+    while surplus > 0 and end > 0 and run[end - 1] in _PUNCTUATION + ")":
+        end -= 1
+        if run[end] == ")":
+            surplus -= 1
+            kept = end
+    return run[:kept]

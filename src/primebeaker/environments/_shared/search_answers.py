@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import unicodedata
 from typing import Any
@@ -11,13 +10,13 @@ from primebeaker.environments._shared.behaviour import Reward, State, last_assis
 from primebeaker.environments._shared.rows import answer_text
 from primebeaker.environments._shared.thinking import visible_text
 from primebeaker.environments._shared.tool_calls import message_calls, said_text
+from primebeaker.runtime.json_spans import ValueReader
 
 __all__ = ["EXACT_MATCH_REWARDS", "call_metrics", "extracted_answer", "final_text"]
 
-_OPENING = re.compile(r"```json[ \t]*\r?\n", re.IGNORECASE)
+_OPENING = re.compile(r"```json\s*(?=\{)", re.IGNORECASE)
+_SPACE = re.compile(r"\s*")
 _FENCE = "```"
-# Beyond so many openings before the last fence, none is tried: trying each would be quadratic.
-_MOST_OPENINGS = 50
 
 
 def final_text(state: State) -> str | None:
@@ -38,13 +37,14 @@ def extracted_answer(text: str) -> str | None:
     if not text.endswith(_FENCE):
         return None
     body_end = len(text) - len(_FENCE)
-    openings = [match.end() for match in _OPENING.finditer(text, 0, body_end)]
-    for start in reversed(openings[-_MOST_OPENINGS:]):
+    reader = ValueReader(text)
+    for opening in reversed(list(_OPENING.finditer(text, 0, body_end))):
         try:
-            found = json.loads(text[start:body_end].strip())
-        except (ValueError, RecursionError):
+            found, end = reader.decode(opening.end())
+        except ValueError:
             continue
-        if not isinstance(found, dict):
+        rest = _SPACE.match(text, end)
+        if rest is None or rest.end() != body_end:
             continue
         answer = found.get("answer")
         return answer.strip() or None if list(found) == ["answer"] and isinstance(answer, str) else None

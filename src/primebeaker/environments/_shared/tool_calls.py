@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from primebeaker.environments._shared.harmony import HarmonyMessage, harmony_messages
 from primebeaker.environments._shared.thinking import strip_special_tokens, visible_text, without_thinking_tags
-from primebeaker.runtime.json_spans import strict_decode
+from primebeaker.runtime.json_spans import ValueReader, strict_decode
 
 __all__ = [
     "BrokenCall",
@@ -35,7 +35,7 @@ _OPEN = "<tool_call>"
 _CLOSE = "</tool_call>"
 _FUNCTION = re.compile(r"\s*<function=([^\s>]+)>")
 _BLOCK_END = re.compile(r"</function>\s*</tool_call>")
-_PARAMETER = re.compile(r"<parameter=([^>]*)>")
+_PARAMETER = "<parameter="
 _SPACE = re.compile(r"\s*")
 
 
@@ -178,46 +178,85 @@ def block_calls(text: str, schemas: Schemas) -> list[ToolCall | BrokenCall]:
 
 
 def _blocks(text: str, schemas: Schemas) -> list[_Block]:
-    blocks: list[_Block] = []
+    return _BlockReader(text, schemas).blocks()
+
+
+class _BlockReader:
+    """Reads the blocks of one text; what is looked for and not found is not looked for again."""
+
+    def __init__(self, text: str, schemas: Schemas) -> None:
+        self._text = text
+        self._schemas = schemas
+        self._values = ValueReader(text)
+        self._functions_end = True
+
+    def blocks(self) -> list[_Block]:
+        text = self._text
+        blocks: list[_Block] = []
+        position = 0
+        last_close = text.rfind(_CLOSE)
+        while (start := text.find(_OPEN, position)) >= 0:
+            inner = start + len(_OPEN)
+            if inner > last_close:
+                # Nothing closes any more: one fault stands for the rest, so that a row of openings costs one look.
+                blocks.append(_Block(BrokenCall("a <tool_call> is never closed"), start, len(text)))
+                break
+            function = _FUNCTION.match(text, inner)
+            blocks.append(self._json_block(start, inner) if function is None else self._xml_block(start, function))
+            position = blocks[-1].end
+        return blocks
+
+    def _xml_block(self, start: int, function: re.Match[str]) -> _Block:
+        text = self._text
+        end = _BLOCK_END.search(text, function.end()) if self._functions_end else None
+        if end is None:
+            self._functions_end = False
+            return self._broken("a <function=…> block without </function></tool_call>", start, function.end())
+        call = _xml_call(function[1], text[function.end() : end.start()], self._schemas)
+        return _Block(call, start, end.end())
+
+    def _json_block(self, start: int, inner: int) -> _Block:
+        text = self._text
+        content_start = _behind_space(text, inner)
+        if not text.startswith("{", content_start):
+            problem = "the <tool_call> block is neither a JSON object nor a <function=…> block"
+            return self._broken(problem, start, inner)
+        try:
+            value, value_end = self._values.decode(content_start)
+        except ValueError as error:
+            return self._broken(f"the <tool_call> block is not JSON: {error}", start, inner)
+        closing_start = _behind_space(text, value_end)
+        if not text.startswith(_CLOSE, closing_start):
+            return self._broken("text between the JSON object and </tool_call>", start, inner)
+        return _Block(_json_call(value), start, closing_start + len(_CLOSE))
+
+    def _broken(self, problem: str, start: int, inner: int) -> _Block:
+        """A block that ends at its closing tag all the same, so that the calls behind it are found."""
+        closed = self._text.find(_CLOSE, inner)
+        return _Block(BrokenCall(problem), start, closed + len(_CLOSE) if closed >= 0 else len(self._text))
+
+
+def _behind_space(text: str, position: int) -> int:
+    space = _SPACE.match(text, position)
+    return space.end() if space else position
+
+
+class _Opening(NamedTuple):
+    """Where a ``<parameter=KEY>`` starts and ends."""
+
+    key: str
+    start: int
+    end: int
+
+
+def _parameter_openings(body: str) -> list[_Opening]:
+    openings: list[_Opening] = []
     position = 0
-    last_close = text.rfind(_CLOSE)
-    while (start := text.find(_OPEN, position)) >= 0:
-        inner = start + len(_OPEN)
-        if inner > last_close:
-            # Nothing closes any more: one fault stands for the rest, so that a row of openings costs one look.
-            blocks.append(_Block(BrokenCall("a <tool_call> is never closed"), start, len(text)))
-            break
-        blocks.append(_block(text, start, inner, schemas))
-        position = blocks[-1].end
-    return blocks
-
-
-def _block(text: str, start: int, inner: int, schemas: Schemas) -> _Block:
-    function = _FUNCTION.match(text, inner)
-    if function is not None:
-        end = _BLOCK_END.search(text, function.end())
-        if end is not None:
-            call = _xml_call(function[1], text[function.end() : end.start()], schemas)
-            return _Block(call, start, end.end())
-        problem = "a <function=…> block without </function></tool_call>"
-    else:
-        content = _SPACE.match(text, inner)
-        content_start = content.end() if content else inner
-        problem = "the <tool_call> block is neither a JSON object nor a <function=…> block"
-        if text.startswith("{", content_start):
-            try:
-                value, value_end = strict_decode(text, content_start)
-            except ValueError as error:
-                problem = f"the <tool_call> block is not JSON: {error}"
-            else:
-                closing = _SPACE.match(text, value_end)
-                closing_start = closing.end() if closing else value_end
-                if text.startswith(_CLOSE, closing_start):
-                    return _Block(_json_call(value), start, closing_start + len(_CLOSE))
-                problem = "text between the JSON object and </tool_call>"
-    # The block ends at its closing tag all the same, so that the calls behind it are found.
-    closed = text.find(_CLOSE, inner)
-    return _Block(BrokenCall(problem), start, closed + len(_CLOSE))
+    # Without a ">" further on nothing can open any more; a pattern would look for it from every "<parameter=".
+    while (start := body.find(_PARAMETER, position)) >= 0 and (close := body.find(">", start)) >= 0:
+        openings.append(_Opening(body[start + len(_PARAMETER) : close], start, close + 1))
+        position = close + 1
+    return openings
 
 
 def _json_call(value: Mapping[str, Any]) -> ToolCall | BrokenCall:
@@ -226,15 +265,15 @@ def _json_call(value: Mapping[str, Any]) -> ToolCall | BrokenCall:
 
 
 def _xml_call(name: str, body: str, schemas: Schemas) -> ToolCall | BrokenCall:
-    openings = list(_PARAMETER.finditer(body))
-    before = body[: openings[0].start()] if openings else body
+    openings = _parameter_openings(body)
+    before = body[: openings[0].start] if openings else body
     if before.strip():
         return BrokenCall("text outside the <parameter=…> blocks", name)
     arguments: dict[str, Any] = {}
     for index, opening in enumerate(openings):
-        key = opening[1]
-        region_end = openings[index + 1].start() if index + 1 < len(openings) else len(body)
-        closing = body.rfind("</parameter>", opening.end(), region_end)
+        key = opening.key
+        region_end = openings[index + 1].start if index + 1 < len(openings) else len(body)
+        closing = body.rfind("</parameter>", opening.end, region_end)
         if closing < 0:
             return BrokenCall(f"parameter {key} is never closed", name)
         if body[closing + len("</parameter>") : region_end].strip():
@@ -242,7 +281,7 @@ def _xml_call(name: str, body: str, schemas: Schemas) -> ToolCall | BrokenCall:
         if not key or key in arguments:
             return BrokenCall(f"parameter {key} is given twice" if key else "a parameter without a name", name)
         try:
-            arguments[key] = _typed(_without_edge_breaks(body[opening.end() : closing]), schemas.get(name, {}), key)
+            arguments[key] = _typed(_without_edge_breaks(body[opening.end : closing]), schemas.get(name, {}), key)
         except ValueError as error:
             return BrokenCall(f"parameter {key}: {error}", name)
     return ToolCall(name, arguments)

@@ -6,12 +6,16 @@ import json
 import re
 from typing import Any, NamedTuple
 
-from primebeaker.runtime.json_spans import json_spans
+from primebeaker.runtime.json_spans import STRING_PATTERN, WHITE_SPACE_PATTERN, json_spans
 
 __all__ = ["Verdict", "final_verdict", "is_strict_verdict", "normalize_label", "only_element", "xml_verdict"]
 
 _FEEDBACK = re.compile(r"<(/?)feedback>", re.IGNORECASE)
 _LABEL = re.compile(r"<(/?)label>", re.IGNORECASE)
+_TEXT = f"{WHITE_SPACE_PATTERN}{STRING_PATTERN}{WHITE_SPACE_PATTERN}"
+_MEMBER = f"{_TEXT}:{_TEXT}"
+# The form of a verdict object, whatever its keys are called.
+_TWO_TEXTS = re.compile(rf"\{{{_MEMBER},{_MEMBER}\}}")
 
 
 class Verdict(NamedTuple):
@@ -65,11 +69,12 @@ def final_verdict(text: str) -> Verdict | None:
     ``label``, both strings that are not blank.  Several whose labels differ are no verdict, so that hedging does not
     pay; otherwise the last one is taken.
     """
-    if "\\u" not in text and ('"feedback"' not in text or '"label"' not in text):
+    if _TWO_TEXTS.search(text) is None:
         return None
     verdicts = []
-    for span in json_spans(text):
-        if text[span.start] == "{" and (verdict := _verdict_object(text[span.start : span.end])):
+    for start, end in json_spans(text):
+        candidate = _TWO_TEXTS.fullmatch(text, start, end)
+        if candidate and (verdict := _verdict_object(candidate[0])):
             verdicts.append(verdict)
     if len({verdict.label for verdict in verdicts}) != 1:
         return None

@@ -108,6 +108,12 @@ class Tree:
         return update(self.database, given, ScanOptions(**options), warn=lambda _line: None, dry_run=dry_run)
 
 
+@pytest.fixture(autouse=True)
+def _no_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of the test trees have W&B ids; nobody shall be asked for them."""
+    monkeypatch.setenv("WANDB_MODE", "offline")
+
+
 @pytest.fixture
 def tree(tmp_path: Path) -> Tree:
     made = Tree(tmp_path)

@@ -20,6 +20,7 @@ _COMMANDS = {
     "lineage": ("ask:show_lineage", "Print what an entity is made of and what was made of it."),
     "diff": ("ask:diff", "Compare the configurations of two runs, checkpoints or TOML files."),
     "compare": ("ask:compare_entities", "Scores and configurations of 2 to 10 entities side by side."),
+    "sync": ("sync:sync", "Read metric files and fetch W&B runs into the cache of curves."),
     "issues": ("ask:issues", "List problems of single files, the worst first."),
     "serve": ("scan:serve", "Serve the pages and the JSON interface until Ctrl-C."),
     "prune": ("scan:prune", "Forget what has been missing for long."),

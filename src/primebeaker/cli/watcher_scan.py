@@ -162,6 +162,9 @@ class ServeFlags(ScanFlags):
     ] = "auto"
     token_file: Annotated[Path | None, path("File that holds the token.", panel="Server")] = None
     base_path: Annotated[str, text("Path under which everything is served.", panel="Server", default="/")] = "/"
+    wandb_secret: Annotated[
+        str | None, text("Beaker secret that holds the W&B key, when WANDB_API_KEY is not set.", panel="Server")
+    ] = None
     open: Annotated[bool, boolean("Open the pages in the browser.", name="open", panel="Server")] = False
     reload: Annotated[bool, boolean("Accepted and ignored.", name="reload", panel="Server")] = False
 
@@ -180,5 +183,6 @@ def serve(options: Annotated[ServeFlags | None, Flat] = None) -> int:
         token_file=options.token_file,
         base_path=options.base_path,
         open=options.open,
+        wandb_secret=options.wandb_secret,
     )
     return serving.serve(database_of(options), settings, options.given(), options.scan(), warn=warn_line)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from primebeaker import __version__
 from primebeaker.errors import UserError
 from primebeaker.watcher import comparing, compatibility, details, lineage, lists, summary
-from primebeaker.watcher.metrics import MetricCache, run_metrics
+from primebeaker.watcher.metrics import Curves, online_wanted, run_metrics
 from primebeaker.watcher.parameters import (
     EVALUATION_PARAMETERS,
     ISSUE_PARAMETERS,
@@ -23,6 +23,7 @@ from primebeaker.watcher.parameters import (
 )
 from primebeaker.watcher.references import Entity, Kind, by_key
 from primebeaker.watcher.values import flatten
+from primebeaker.watcher.wandb_fetch import Wanted
 
 __all__ = ["ROUTES", "Context", "NotFoundError", "PlainText", "Route", "openapi"]
 
@@ -44,7 +45,7 @@ class Context:
     connection: sqlite3.Connection
     query: Mapping[str, Any]
     path: Mapping[str, str]
-    metrics: MetricCache
+    metrics: Curves
 
     def entity(self, *kinds: Kind, name: str = "key") -> Entity:
         """The entity of the path's key, or of a query parameter.
@@ -69,17 +70,21 @@ class Route(NamedTuple):
     about: str
     handler: Callable[[Context], Any]
     parameters: tuple[Parameter, ...] = ()
+    #: What W&B has to be asked for before the handler can answer; asked in a process of its own.
+    wanted: Callable[[Context], list[Wanted]] | None = None
 
 
 _ANY: tuple[Kind, ...] = ("run", "checkpoint", "evaluation")
 _METRIC_PARAMETERS = (
     Parameter("metric", most=QUERY_LENGTH, many=12, about="A metric's name; without any, the stage's default curves."),
-    Parameter("source", choices=("auto", "file", "local", "wandb-local"), default="auto", about="Where from."),
+    Parameter("source", choices=("auto", "local", "file", "wandb-local", "wandb"), default="auto", about="Where from."),
     Parameter("merge", choices=("lineage", "mean", "none"), default="lineage", about="How attempts are joined."),
     Parameter("max_points", "integer", least=10, most=10_000, default=1000, about="Most points of a series."),
     Parameter("min_step", "number", about="Least step."),
     Parameter("max_step", "number", about="Greatest step."),
-    Parameter("refresh", "boolean", default=False, about="Read again; local files are always current."),
+    Parameter(
+        "refresh", "boolean", default=False, about="Ask W&B too, at most once a minute; files are always current."
+    ),
 )
 
 
@@ -101,11 +106,24 @@ def metrics_of(context: Context, entity: Entity) -> dict[str, Any]:
         entity,
         context.metrics,
         names=query["metric"],
-        source={"local": "wandb-local"}.get(query["source"], query["source"]),
+        source=query["source"],
         merge=query["merge"],
         most=query["max_points"],
         least_step=query["min_step"],
         most_step=query["max_step"],
+    )
+
+
+def wanted_of(context: Context, entity: Entity) -> list[Wanted]:
+    """What of the same series only W&B can have."""
+    query = context.query
+    return online_wanted(
+        context.connection,
+        entity,
+        context.metrics,
+        names=query["metric"],
+        source=query["source"],
+        refresh=query["refresh"],
     )
 
 
@@ -159,6 +177,7 @@ ROUTES: tuple[Route, ...] = (
         "A run's curves.",
         lambda c: metrics_of(c, c.entity("run")),
         _METRIC_PARAMETERS,
+        lambda c: wanted_of(c, c.entity("run")),
     ),
     Route(
         "/api/checkpoints/{key}",
@@ -228,6 +247,8 @@ ROUTES: tuple[Route, ...] = (
         "/api/models/{id}/metrics",
         "A model's two charts.",
         lambda c: compatibility.model_metrics(c.connection, _model_id(c), c.metrics) or _no_model(),
+        (),
+        lambda c: compatibility.model_wanted(c.connection, _model_id(c), c.metrics),
     ),
 )
 

@@ -33,9 +33,10 @@ from primebeaker.watcher.database import open_reader, read_version, reading
 from primebeaker.watcher.errors import DatabaseUnusableError
 from primebeaker.watcher.lists import generation_of
 from primebeaker.watcher.locking import is_scanning
-from primebeaker.watcher.metrics import MetricCache
+from primebeaker.watcher.metrics import Curves
 from primebeaker.watcher.parameters import check_parameters
 from primebeaker.watcher.security import Guard
+from primebeaker.watcher.wandb_fetch import REQUEST_SECONDS, Fetcher, Wanted
 
 __all__ = ["Server", "app", "create_app"]
 
@@ -57,11 +58,20 @@ class Server:
         scan: Starts a scan now; None when scans are not this server's business.
     """
 
-    def __init__(self, database: Path, *, base: str = "", scan: Callable[[], bool] | None = None) -> None:
+    def __init__(
+        self,
+        database: Path,
+        *,
+        base: str = "",
+        scan: Callable[[], bool] | None = None,
+        wandb_secret: str | None = None,
+    ) -> None:
         self.database = database
         self.base = base
         self.scan = scan
-        self.metrics = MetricCache()
+        self.metrics = Curves.beside(database)
+        assert self.metrics.store is not None
+        self.fetcher = Fetcher(self.metrics.store, wandb_secret)
         self.clients = 0
         self._answers: OrderedDict[tuple[int, str], bytes] = OrderedDict()
         self._size = 0
@@ -144,6 +154,31 @@ def _api(server: Server, route: Route) -> Callable[[Request], Response]:
             if request.headers.get("if-none-match") == headers["ETag"]:
                 return Response(status_code=304, headers=headers)
         return _json(answer, 200, headers)
+
+    return handle
+
+
+def _curves(server: Server, route: Route) -> Callable[[Request], Any]:
+    """A route whose values may have to be fetched first: it waits without a thread, so that other pages stay fast."""
+    answer = _api(server, route)
+
+    def due(request: Request) -> list[Wanted]:
+        if route.wanted is None:
+            return []
+        try:
+            query = check_parameters(route.parameters, _given(request))
+            with reading(server.database) as connection:
+                context = Context(connection, query, request.path_params, server.metrics)
+                return server.fetcher.due(route.wanted(context))
+        except (PrimeBeakerError, NotFoundError):
+            # The route itself says so.
+            return []
+
+    async def handle(request: Request) -> Response:
+        wanted = await asyncio.to_thread(due, request)
+        if wanted:
+            await asyncio.wait([asyncio.wrap_future(server.fetcher.submit(wanted))], timeout=REQUEST_SECONDS)
+        return await asyncio.to_thread(answer, request)
 
     return handle
 
@@ -279,6 +314,7 @@ def create_app(
     hosts: frozenset[str] = frozenset(),
     token: str | None = None,
     scan: Callable[[], bool] | None = None,
+    wandb_secret: str | None = None,
 ) -> Guard:
     """The ASGI application.
 
@@ -288,11 +324,14 @@ def create_app(
         hosts: Further names the ``Host`` header may have.
         token: What every request must bring.
         scan: Starts a scan; False when one is running.
+        wandb_secret: Name of the Beaker secret that holds the W&B key, when WANDB_API_KEY is not set.
     """
     base = "/" + base_path.strip("/") if base_path.strip("/") else ""
     chosen = Path(database) if database is not None else Path(os.environ.get("WATCHER_DATABASE", "watcher.sqlite3"))
-    server = Server(Path.cwd() / chosen, base=base, scan=scan)
-    routes: list[BaseRoute] = [WebRoute(route.path, _api(server, route)) for route in ROUTES]
+    server = Server(Path.cwd() / chosen, base=base, scan=scan, wandb_secret=wandb_secret)
+    routes: list[BaseRoute] = [
+        WebRoute(route.path, _curves(server, route) if route.wanted else _api(server, route)) for route in ROUTES
+    ]
     routes += [WebRoute(page.path, _page(server, page)) for page in pages.PAGES]
     description = openapi()
     routes += [

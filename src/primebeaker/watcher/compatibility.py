@@ -7,8 +7,9 @@ import sqlite3
 from datetime import UTC, datetime
 from typing import Any
 
-from primebeaker.watcher.metrics import MetricCache, run_metrics
+from primebeaker.watcher.metrics import Curves, online_wanted, run_metrics
 from primebeaker.watcher.references import Entity
+from primebeaker.watcher.wandb_fetch import Wanted
 
 __all__ = ["model", "model_metrics", "models"]
 
@@ -159,22 +160,40 @@ _CHARTS = (
 )
 
 
-def model_metrics(connection: sqlite3.Connection, checkpoint_id: int, cache: MetricCache) -> dict[str, Any] | None:
-    """The two charts of a model, attempts merged by their mean."""
+def _family(connection: sqlite3.Connection, checkpoint_id: int) -> list[sqlite3.Row] | None:
+    """The run of a checkpoint and its ancestors, nearest first."""
     row = connection.execute("SELECT run_id FROM checkpoints WHERE id = ?", (checkpoint_id,)).fetchone()
     if row is None:
         return None
-    runs = connection.execute(
+    return connection.execute(
         "SELECT r.id, r.key, r.name, r.stage FROM run_ancestors a JOIN runs r ON r.id = a.ancestor_run_id"
         " WHERE a.run_id = ? ORDER BY a.depth, r.id",
         (row[0],),
     ).fetchall()
+
+
+def model_wanted(connection: sqlite3.Connection, checkpoint_id: int, curves: Curves) -> list[Wanted]:
+    """What W&B has to be asked for the two charts of a model."""
+    return [
+        wanted
+        for *_, stage, _unit, names in _CHARTS
+        for run in _family(connection, checkpoint_id) or ()
+        if run["stage"] == stage
+        for wanted in online_wanted(connection, Entity("run", run["id"], run["key"], run["name"]), curves, names=names)
+    ]
+
+
+def model_metrics(connection: sqlite3.Connection, checkpoint_id: int, curves: Curves) -> dict[str, Any] | None:
+    """The two charts of a model, attempts merged by their mean."""
+    runs = _family(connection, checkpoint_id)
+    if runs is None:
+        return None
     sources: list[dict[str, Any]] = []
     charts: list[dict[str, Any]] = []
     for identity, title, stage, unit, names in _CHARTS:
         for run in [item for item in runs if item["stage"] == stage]:
             entity = Entity("run", run["id"], run["key"], run["name"])
-            found = run_metrics(connection, entity, cache, names=names, merge="mean", most=10_000)
+            found = run_metrics(connection, entity, curves, names=names, merge="mean", most=10_000)
             sources += [_source(connection, run, item, found["available"]) for item in found["sources"]]
             series = found["series"]
             if series:
@@ -184,9 +203,11 @@ def model_metrics(connection: sqlite3.Connection, checkpoint_id: int, cache: Met
 
 
 def _source(connection: sqlite3.Connection, run: sqlite3.Row, item: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    own = item["path"].rpartition("/")[2] if item["source"] == "wandb" else None
     wandb = connection.execute(
-        "SELECT entity, project, wandb_run_id, name, url FROM wandb_runs WHERE run_id = ? ORDER BY id LIMIT 1",
-        (run["id"],),
+        "SELECT entity, project, wandb_run_id, name, url FROM wandb_runs WHERE run_id = ?"
+        " ORDER BY wandb_run_id IS NOT ?, id LIMIT 1",
+        (run["id"], own),
     ).fetchone()
     return {
         "stage": run["stage"],

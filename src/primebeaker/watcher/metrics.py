@@ -1,30 +1,53 @@
-"""Metric curves of a run from what lies on disk: Prime-RL's metric logs and ``.wandb`` files; merging and thinning."""
+"""Metric curves of a run: which sources it has, which curves come first, how attempts are merged and points thinned."""
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import math
-import os
 import sqlite3
-import threading
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from primebeaker.watcher.lists import generation_of
+from primebeaker.watcher.metric_cache import MetricStore, OnlineRun
+from primebeaker.watcher.metric_files import FileSource, MetricCache, Segments, Series, axis_of
 from primebeaker.watcher.paths import PathMap
 from primebeaker.watcher.references import Entity
 from primebeaker.watcher.roots import stored_roots
-from primebeaker.watcher.wandb_log import read_log
+from primebeaker.watcher.wandb_fetch import Wanted
 
-__all__ = ["MetricCache", "Point", "Series", "default_metrics", "run_metrics", "thin"]
+__all__ = [
+    "Curves",
+    "Point",
+    "default_metrics",
+    "default_patterns",
+    "online_wanted",
+    "paths_of",
+    "run_metrics",
+    "sources_of",
+    "stage_of_run",
+    "thin",
+]
 
-_LINE_LIMIT = 2**20
-_FILE_LIMIT = 256 * 2**20
-_EVAL_FIRST = (
+_MOST_METRICS = 12
+_FILES: tuple[FileSource, ...] = ("file", "wandb-local")
+_FIRST_OF = (
     "val/jtc-tool-label-terminal-eval/all/metrics/correct_final_label/mean",
     "eval/jtc-tool-label-terminal-eval/all/metrics/correct_final_label/mean",
+)
+_SFT = ("val/loss", "loss/mean")
+_RL = (
+    "eval/*/all/*/avg@*",
+    "train/agg/all/*/reward/mean",
+    "train/agg/effective/*/reward/mean",
+    "optim/grad_norm",
+    "entropy/all/mean",
+    "perf/throughput",
+    "time/step",
 )
 
 
@@ -36,108 +59,6 @@ class Point(NamedTuple):
     least: float
     most: float
     samples: int
-
-
-@dataclass
-class Series:
-    """Values of one metric in one segment of one file.
-
-    Attributes:
-        source: ``file`` or ``wandb-local``.
-        points: step -> value; the last value of a step wins.
-        times: step -> seconds since 1970.
-        non_finite: How many values were no finite numbers.
-        truncated: The file is cut or damaged.
-    """
-
-    source: str
-    points: dict[float, float] = field(default_factory=dict)
-    non_finite: int = 0
-    truncated: bool = False
-
-
-Segments = list[dict[str, Series]]
-
-
-class MetricCache:
-    """Parsed metric files, by path and stat, so that an unchanged file is read once."""
-
-    def __init__(self, most: int = 64) -> None:
-        self._most = most
-        self._lock = threading.Lock()
-        self._files: OrderedDict[tuple[str, int, int], Segments] = OrderedDict()
-
-    def read(self, path: str, source: str) -> Segments:
-        """The segments of one file; a missing or unreadable file has none.
-
-        Raises:
-            OSError: It cannot be read.
-        """
-        stat = os.stat(path)  # noqa: PTH116
-        if stat.st_size > _FILE_LIMIT:
-            raise OSError(f"{stat.st_size} bytes; expected at most {_FILE_LIMIT}")
-        key = (path, stat.st_size, stat.st_mtime_ns)
-        with self._lock:
-            if key in self._files:
-                self._files.move_to_end(key)
-                return self._files[key]
-        segments = _read_metric_log(path) if source == "file" else _read_wandb(path)
-        with self._lock:
-            self._files[key] = segments
-            while len(self._files) > self._most:
-                self._files.popitem(last=False)
-        return segments
-
-
-def _read_metric_log(path: str) -> Segments:
-    segments: Segments = [{}]
-    last = -math.inf
-    with open(path, "rb") as stream:
-        for raw in stream:
-            if len(raw) > _LINE_LIMIT:
-                continue
-            try:
-                row = json.loads(raw)
-            except (ValueError, RecursionError):
-                continue
-            step = row.get("step") if isinstance(row, dict) else None
-            if isinstance(step, bool) or not isinstance(step, int | float) or not math.isfinite(step):
-                continue
-            if step < last:
-                # The log is appended across attempts: a step back is a new attempt.
-                segments.append({})
-            last = step
-            for name, value in row.items():
-                if name not in ("step", "time") and not isinstance(value, bool) and isinstance(value, int | float):
-                    _add(segments[-1], name, "file", step, value)
-    return segments
-
-
-def _add(segment: dict[str, Series], name: str, source: str, step: float, value: float) -> None:
-    series = segment.setdefault(name, Series(source))
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if math.isfinite(number):
-        series.points[step] = number
-    else:
-        series.non_finite += 1
-
-
-def _read_wandb(path: str) -> Segments:
-    with open(path, "rb") as stream:
-        log = read_log(stream)
-    segment: dict[str, Series] = {}
-    for row in log.rows:
-        for name, value in row.values.items():
-            if name not in ("step", "_step", "_runtime", "_timestamp"):
-                _add(segment, name, "wandb-local", row.step, value)
-        for name in row.non_finite:
-            segment.setdefault(name, Series("wandb-local")).non_finite += 1
-    for series in segment.values():
-        series.truncated = log.truncated
-    return [segment]
 
 
 def thin(points: Sequence[Point], most: int) -> list[Point]:
@@ -160,34 +81,44 @@ def thin(points: Sequence[Point], most: int) -> list[Point]:
     return [points[index] for index in sorted(kept)]
 
 
-def default_metrics(stage: str, available: Sequence[str]) -> list[str]:
-    """The curves shown first for a stage, as far as they are there."""
-    names = set(available)
+def default_patterns(stage: str) -> tuple[str, ...]:
+    """The curves shown first for a stage, as globs."""
     if stage == "sft":
-        return [name for name in ("val/loss", "loss/mean") if name in names]
-    chosen = [name for name in _EVAL_FIRST if name in names][:1]
-    chosen += [name for name in available if name.startswith("eval/") and "/all/" in name and "/avg@" in name][:2]
-    chosen += [
-        name
-        for name in available
-        if name.startswith(("train/agg/all/", "train/agg/effective/")) and name.endswith("/reward/mean")
-    ][:2]
-    rest = ("val/loss", "loss/mean", "optim/grad_norm", "entropy/all/mean", "perf/throughput", "time/step")
-    return list(dict.fromkeys([*chosen, *(name for name in rest if name in names)]))
+        return _SFT
+    return (*_FIRST_OF, *_RL) if stage == "rl" else (*_FIRST_OF, *_RL, *_SFT)
 
 
-class _Source(NamedTuple):
+def default_metrics(stage: str, available: Sequence[str]) -> list[str]:
+    """The curves shown first for a stage, as far as they are there; of the two spellings of one, the first."""
+    first = [name for name in _FIRST_OF if name in available][:1]
+    chosen = dict.fromkeys(first if stage != "sft" else ())
+    for pattern in default_patterns(stage):
+        if pattern not in _FIRST_OF:
+            chosen.update(dict.fromkeys(name for name in available if _matches(name, pattern)))
+    return list(chosen)[:_MOST_METRICS]
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """A glob whose ``*`` stands for one part of a name, but in ``eval/*/`` for any number of them."""
+    if not fnmatch.fnmatchcase(name, pattern):
+        return False
+    return pattern.startswith("eval/") or name.count("/") == pattern.count("/")
+
+
+class Source(NamedTuple):
+    """One place with a run's values: a file, or a W&B run as ``entity/project/id``; and the attempt it belongs to."""
+
     kind: str
     path: str
     attempt: int | None
 
 
-def _sources(connection: sqlite3.Connection, run_id: int) -> list[_Source]:
-    """The metric files of a run, in the order of its attempts."""
+def sources_of(connection: sqlite3.Connection, run_id: int) -> list[Source]:
+    """Where a run's values may be found, files first, in the order of its attempts."""
     run_dir = connection.execute("SELECT run_dir FROM runs WHERE id = ?", (run_id,)).fetchone()[0] or ""
     row = connection.execute("SELECT facts FROM files WHERE path = ? AND kind = 'run_directory'", (run_dir,)).fetchone()
     facts = json.loads(row[0]) if row and row[0] else {}
-    found = [_Source("file", f"{run_dir}/{path}", None) for path in facts.get("metrics", ())]
+    found = [Source("file", f"{run_dir}/{path}", None) for path in facts.get("metrics", ())]
     ordinals = dict(
         connection.execute(
             "SELECT w.wandb_run_id, a.ordinal FROM wandb_runs w JOIN attempts a ON a.id = w.attempt_id"
@@ -196,16 +127,111 @@ def _sources(connection: sqlite3.Connection, run_id: int) -> list[_Source]:
         ).fetchall()
     )
     found += [
-        _Source("wandb-local", f"{run_dir}/{entry['path']}/run-{entry['id']}.wandb", ordinals.get(entry["id"]))
+        Source("wandb-local", f"{run_dir}/{entry['path']}/run-{entry['id']}.wandb", ordinals.get(entry["id"]))
         for entry in facts.get("wandb", ())
     ]
-    return found
+    online = connection.execute(
+        "SELECT w.entity, w.project, w.wandb_run_id, a.ordinal FROM wandb_runs w LEFT JOIN attempts a"
+        " ON a.id = w.attempt_id WHERE w.run_id = ? AND w.offline = 0 AND w.entity IS NOT NULL"
+        " AND w.project IS NOT NULL AND w.wandb_run_id IS NOT NULL ORDER BY a.ordinal, w.id",
+        (run_id,),
+    )
+    return found + [Source("wandb", "/".join(row[:3]), row[3]) for row in online]
+
+
+@dataclass
+class Curves:
+    """Where values come from.
+
+    Attributes:
+        files: Parsed files.
+        store: What was fetched from W&B, by any process.
+    """
+
+    files: MetricCache = field(default_factory=MetricCache)
+    store: MetricStore | None = None
+
+    @classmethod
+    def beside(cls, database: Path) -> Curves:
+        """Those of an index."""
+        store = MetricStore(database)
+        return cls(MetricCache(store), store)
+
+    def read(self, item: Source, paths: PathMap, *, keep: bool = False) -> tuple[Segments, dict[str, Any]]:
+        """The segments of one source, and what is to be said about it; ``keep`` stores even a small file."""
+        report: dict[str, Any] = {"source": item.kind, "path": item.path, "state": "ok", "error": None}
+        if item.kind == "wandb":
+            return self._online(item, report)
+        try:
+            kind: FileSource = "file" if item.kind == "file" else "wandb-local"
+            return self.files.read(paths.local(item.path), kind, keep=keep), report
+        except OSError as error:
+            return [], report | {"state": "error", "error": str(error.strerror or error)[:240]}
+
+    def _online(self, item: Source, report: dict[str, Any]) -> tuple[Segments, dict[str, Any]]:
+        known: OnlineRun | None = self.store.online(item.path) if self.store is not None else None
+        if known is None:
+            return [], report | {"state": "not_fetched", "fetched_at": None}
+        segment = {
+            name: Series("wandb", {x: value for x, value in one.points}, one.non_finite)  # noqa: C416 (pairs are lists)
+            for name, one in known.series.items()
+        }
+        moment = datetime.fromtimestamp(known.fetched_at, UTC).isoformat(timespec="microseconds")
+        state = "error" if known.error else known.state
+        return [segment], report | {"state": state, "error": known.error, "fetched_at": moment}
+
+    def known_names(self, item: Source) -> list[str]:
+        """Names a W&B run is known to have logged, fetched or not."""
+        known = self.store.online(item.path) if self.store is not None and item.kind == "wandb" else None
+        return known.available if known is not None else []
+
+
+def paths_of(connection: sqlite3.Connection) -> PathMap:
+    """Where the index's paths are found on this machine."""
+    return PathMap(tuple(tuple(text.split("=", 1)) for text in stored_roots(connection).get("path_map", ())))
+
+
+def stage_of_run(connection: sqlite3.Connection, entity: Entity) -> str:
+    """``rl``, ``sft`` or ``unknown``."""
+    return str(connection.execute("SELECT stage FROM runs WHERE id = ?", (entity.id,)).fetchone()[0])
+
+
+def online_wanted(
+    connection: sqlite3.Connection,
+    entity: Entity,
+    curves: Curves,
+    *,
+    names: Sequence[str] = (),
+    source: str = "auto",
+    refresh: bool = False,
+) -> list[Wanted]:
+    """What W&B would have to be asked for these curves: nothing that local files hold, unless ``refresh`` says so."""
+    found = sources_of(connection, entity.id)
+    online = [item for item in found if item.kind == "wandb"]
+    if source not in ("auto", "wandb") or not online:
+        return []
+    missing = list(names)
+    if source == "auto" and not refresh:
+        paths = paths_of(connection)
+        local = {
+            name
+            for item in found
+            if item.kind != "wandb"
+            for segment in curves.read(item, paths)[0]
+            for name, series in segment.items()
+            if series.points
+        }
+        missing = [name for name in names if name not in local]
+        if not missing and (names or default_metrics(stage_of_run(connection, entity), sorted(local))):
+            return []
+    globs = () if names else default_patterns(stage_of_run(connection, entity))
+    return [Wanted(item.path, tuple(missing), globs) for item in online]
 
 
 def run_metrics(
     connection: sqlite3.Connection,
     entity: Entity,
-    cache: MetricCache,
+    curves: Curves,
     *,
     names: Sequence[str] = (),
     source: str = "auto",
@@ -214,41 +240,38 @@ def run_metrics(
     least_step: float | None = None,
     most_step: float | None = None,
 ) -> dict[str, Any]:
-    """Series of one run.
+    """Series of one run; nothing is fetched here.
 
     Args:
         connection: The index.
         entity: The run.
-        cache: Parsed files.
+        curves: Parsed files and fetched values.
         names: Metrics; without any, the default ones of the stage.
-        source: ``auto`` takes per metric the first of ``file`` and ``wandb-local`` that has data.
+        source: ``auto`` takes per metric the first of ``file``, ``wandb-local`` and ``wandb`` that has data.
         merge: ``lineage`` (per step the latest attempt, earlier tails apart), ``mean`` or ``none``.
         most: Most points of a series.
         least_step: Least step.
         most_step: Greatest step.
     """
-    stage = connection.execute("SELECT stage FROM runs WHERE id = ?", (entity.id,)).fetchone()[0]
-    paths = PathMap(tuple(tuple(text.split("=", 1)) for text in stored_roots(connection).get("path_map", ())))
+    stage, paths = stage_of_run(connection, entity), paths_of(connection)
     reports: list[dict[str, Any]] = []
-    by_kind: dict[str, list[tuple[int | None, dict[str, Series]]]] = {"file": [], "wandb-local": []}
-    for item in _sources(connection, entity.id):
-        if source not in ("auto", item.kind):
+    by_kind: dict[str, list[tuple[int | None, dict[str, Series]]]] = {kind: [] for kind in (*_FILES, "wandb")}
+    offered: set[str] = set()
+    for item in sources_of(connection, entity.id):
+        if source not in ("auto", item.kind) and not (source == "local" and item.kind in _FILES):
             continue
-        report: dict[str, Any] = {"source": item.kind, "path": item.path, "state": "ok", "error": None}
-        try:
-            segments = cache.read(paths.local(item.path), item.kind)
-            by_kind[item.kind] += [
-                (item.attempt if item.attempt is not None else index + 1, segment)
-                for index, segment in enumerate(segments)
-            ]
-        except OSError as error:
-            report |= {"state": "error", "error": str(error.strerror or error)[:240]}
+        segments, report = curves.read(item, paths)
+        by_kind[item.kind] += [
+            (item.attempt if item.attempt is not None else index + 1, segment) for index, segment in enumerate(segments)
+        ]
+        offered.update(curves.known_names(item))
         reports.append(report)
-    available = sorted({name for segments in by_kind.values() for _, segment in segments for name in segment})
-    chosen = list(names) or default_metrics(stage, available)
+    held = {name for segments in by_kind.values() for _, segment in segments for name in segment}
+    available = sorted(held | offered)
+    chosen = list(names) or default_metrics(stage, sorted(held))
     series: list[dict[str, Any]] = []
-    for name in chosen[:12]:
-        for kind in ("file", "wandb-local"):
+    for name in chosen[:_MOST_METRICS]:
+        for kind in by_kind:
             found = [(attempt, segment[name]) for attempt, segment in by_kind[kind] if name in segment]
             if any(one.points for _, one in found):
                 series += _merged(name, kind, found, merge, most, least_step, most_step)
@@ -257,7 +280,7 @@ def run_metrics(
         "series": series,
         "available": available,
         "sources": reports,
-        "fetched_at": None,
+        "fetched_at": max((item["fetched_at"] for item in reports if item.get("fetched_at")), default=None),
         "generation": generation_of(connection),
     }
 
@@ -284,6 +307,7 @@ def _merged(
             "metric": name,
             "attempt": attempt,
             "source": kind,
+            "x": axis_of(name),
             "points": [[_number(point.step), *point[1:]] for point in kept],
             "superseded": superseded,
             "non_finite": sum(one.non_finite for one in of),

@@ -40,6 +40,7 @@ class ServeOptions:
         token_file: File that holds the token.
         base_path: Path under which everything is served.
         open: Open the pages in the browser.
+        wandb_secret: Name of the Beaker secret that holds the W&B key.
     """
 
     host: str = "127.0.0.1"
@@ -50,6 +51,7 @@ class ServeOptions:
     token_file: Path | None = None
     base_path: str = "/"
     open: bool = False
+    wandb_secret: str | None = None
 
 
 def _token(options: ServeOptions, warn: Callable[[str], None]) -> str | None:
@@ -153,6 +155,7 @@ def serve(
         hosts=hosts,
         token=token,
         scan=scanner.ask if scanner else None,
+        wandb_secret=options.wandb_secret,
     )
     address = f"http://{shown}:{port}/{options.base_path.strip('/')}"
 

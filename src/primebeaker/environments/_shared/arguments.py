@@ -26,6 +26,7 @@ __all__ = [
     "check_arguments",
     "choice",
     "flag",
+    "function",
     "integer",
     "mapping",
     "number",
@@ -109,17 +110,31 @@ class Argument:
         return self.default is REQUIRED
 
 
-def text(*, blank: bool = False) -> Kind:
-    """Text, by default not blank."""
+def text(*, blank: bool = False, rule: Callable[[str], str | None] | None = None) -> Kind:
+    """Text, by default not blank; ``rule`` says what is expected of one that does not fit, or None."""
 
     def convert(value: Any) -> str:
         if not isinstance(value, str):
             raise _Wrong("expected text", of_type=True)
         if not blank and not value.strip():
             raise _Wrong("expected text that is not blank")
+        expected = rule(value) if rule else None
+        if expected:
+            raise _Wrong(expected)
         return value
 
     return Kind("str", convert)
+
+
+def function() -> Kind:
+    """Something that can be called, for Python callers."""
+
+    def convert(value: Any) -> Any:
+        if not callable(value):
+            raise _Wrong("expected something that can be called", of_type=True)
+        return value
+
+    return Kind("callable", convert)
 
 
 def url() -> Kind:

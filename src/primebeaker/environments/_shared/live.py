@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -37,6 +38,8 @@ class LiveRollout:
         submissions: The submission store of the ``submit`` tool.
         pages: The asset store of a browser-aware terminal.
         holds_pool: Whether the rollout keeps the connections open.
+        container: The live container of a rollout that has one.
+        place: What bounds the number of containers, while the rollout holds one of its places.
     """
 
     output: Any = None
@@ -47,6 +50,8 @@ class LiveRollout:
     submissions: Any = None
     pages: Any = None
     holds_pool: bool = False
+    container: Any = None
+    place: asyncio.Semaphore | None = None
 
     def prepare_stores(self, env: Any, state: State) -> None:
         """Make the stores that the tools of ``env`` need.

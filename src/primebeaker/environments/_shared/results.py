@@ -28,6 +28,8 @@ _STORED_KEYS = (
     "truncated",
     "truncated_characters",
     "timed_out",
+    "stdout_truncated",
+    "stderr_truncated",
     "output",
     "error",
     "data",

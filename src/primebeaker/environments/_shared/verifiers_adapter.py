@@ -129,12 +129,17 @@ class AdaptedEnvironment(vf.MultiTurnEnv):  # type: ignore[misc]  # Verifiers ha
     async def env_response(self, messages: Any, state: State, **kwargs: Any) -> list[Any]:
         """The messages that answer the last reply."""
         answered: list[Message] = await _guarded(self.behaviour.respond(self, state))
-        return list(normalize_messages(answered, field_name="env_response"))
+        answers: list[Any] = list(normalize_messages(answered, field_name="env_response"))
+        if state.get("final_env_response") is not None:
+            state["final_env_response"] = answers
+        return answers
 
-    @vf.cleanup  # type: ignore[untyped-decorator]
-    async def clean_up_behaviour(self, state: State) -> None:
-        """Drop what the rollout held."""
-        await self.behaviour.cleanup(self, state)
+    async def cleanup(self, state: State, task: object | None = None, resources: object | None = None) -> None:
+        """Run the clean-up steps of Verifiers and, even when one of them fails, drop what the rollout held."""
+        try:
+            await super().cleanup(state, task=task, resources=resources)
+        finally:
+            await self.behaviour.cleanup(self, state)
 
     @vf.teardown  # type: ignore[untyped-decorator]
     async def tear_down_behaviour(self) -> None:

@@ -136,6 +136,9 @@ def launched(engine: LocalEngine, primebeaker, config) -> Callable[[str], Run]:
         path = config(program)
         outcome = primebeaker("run", "launch", f"--config={path}")
         assert outcome.code == 0, outcome.err
+        # Neither images nor secrets that this machine has anyhow are worth a word.
+        assert "secret '" not in outcome.err
+        assert "belongs to" not in outcome.err
         return Run(path, outcome.data["service_experiment_id"], outcome.data["rl"]["experiment_id"])
 
     return launch
@@ -237,6 +240,18 @@ def test_a_launcher_killed_around_the_second_creation_leaves_a_way_to_everything
     assert stopped.code == 0, stopped.err
     assert {experiment.state for experiment in engine.list()} == {"canceled"}
     assert primebeaker("run", "status", f"--config={path}").code == 0
+
+
+def test_without_a_token_the_services_end_too(
+    engine: LocalEngine, launched, primebeaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("BEAKER_TOKEN")
+    run = launched("exit 0")
+    until(lambda: engine.get(run.service).state == "canceled", PATIENCE)
+    assert engine.get(run.rl).state == "succeeded"
+    shown = primebeaker("services", "status", run.service, "--format=text").out.splitlines()
+    assert shown[0].endswith(f"({run.service}) in ai2/oe-agents: canceled")
+    assert [line.split()[:3] for line in shown[2:4]] == [["TASK", "RANK", "STATE"], ["gateway", "0", "canceled"]]
 
 
 def test_the_token_reaches_the_training_s_leader_alone(

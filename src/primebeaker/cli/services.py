@@ -13,6 +13,7 @@ from primebeaker.cli.engines import open_engine
 from primebeaker.cli.flags import boolean, choice
 from primebeaker.cli.output import OutputOptions, Result
 from primebeaker.cli.stack_engine import engine_parameter
+from primebeaker.cli.tables import columns
 from primebeaker.services.control import planned_stop, stack_status, stop_stack
 from primebeaker.services.fields import stack_fields
 from primebeaker.services.stacks import STACKS, load_native
@@ -47,7 +48,18 @@ class FieldsOptions(OutputOptions):
 def status(experiment_id: str, /, options: Annotated[StatusOptions | None, Parameter(name="*")] = None) -> Result:
     """Print the state of a stack's experiment, of its tasks and their replicas."""
     options = options or StatusOptions()
-    return Result(stack_status(open_engine(options.engine), experiment_id))
+    found = stack_status(open_engine(options.engine), experiment_id)
+
+    def text() -> str:
+        rows = [
+            (task["name"], replica["rank"], replica["state"], replica["exit_code"], replica["message"])
+            for task in found["tasks"]
+            for replica in task["replicas"]
+        ]
+        head = f"{found['experiment_name']} ({found['experiment_id']}) in {found['workspace']}: {found['state']}"
+        return f"{head}\n\n{columns(('TASK', 'RANK', 'STATE', 'EXIT', 'MESSAGE'), rows)}"
+
+    return Result(found, text=text)
 
 
 def stop(experiment_id: str, /, options: Annotated[StopOptions | None, Parameter(name="*")] = None) -> Result:

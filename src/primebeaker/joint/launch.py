@@ -22,8 +22,9 @@ from primebeaker.beaker.models import ENDED
 from primebeaker.errors import ExternalError, Interrupted, PrimeBeakerError, UserError
 from primebeaker.fileio import atomic_write_json
 from primebeaker.joint.engine_calls import find_by_name, stop_surely
-from primebeaker.joint.plan import RunPlan, with_service
+from primebeaker.joint.plan import RunPlan, with_service, with_variable
 from primebeaker.joint.receipt import Experiment, Receipt, new_receipt, output_receipt, read_receipt
+from primebeaker.joint.run_file import TOKEN
 from primebeaker.joint.signals import Abandoned, Signals, remembered_signals
 from primebeaker.launch.files import write_launch_files
 from primebeaker.launch.images import spec_image
@@ -89,6 +90,7 @@ def preflight_run(plan: RunPlan, engine: Engine) -> tuple[RunPlan, list[str]]:
     Raises:
         ExternalError: Something is missing; all of it is named.
     """
+    plan = _as_needed(plan, engine)
     stack = check_stack(engine, plan.service)
     image = spec_image(plan.rl.image).get("beaker")
     training = check_spec(
@@ -130,7 +132,18 @@ def launch_run(
         PrimeBeakerError: Something failed before.
     """
     with remembered_signals() as signals:
-        return _Launch(plan, engine, beaker_directory, signals, say, sleep).run()
+        return _Launch(_as_needed(plan, engine), engine, beaker_directory, signals, say, sleep).run()
+
+
+def _as_needed(plan: RunPlan, engine: Engine) -> RunPlan:
+    """The plan without the token's secret where it is neither there nor needed.
+
+    The leader insists on a token, the embedded engine's ``beaker`` asks for none.
+    """
+    secret = plan.file.lifecycle.token_secret
+    if engine.name != "local" or secret in os.environ or secret in engine.secret_list(plan.rl.settings.workspace):
+        return plan
+    return replace(plan, rl=with_variable(plan.rl, {"name": TOKEN, "value": "not-needed-here"}))
 
 
 @dataclass

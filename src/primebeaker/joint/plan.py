@@ -16,7 +16,7 @@ from primebeaker.launch.preview import preview as preview_launch
 from primebeaker.services.deployment import Deployment, plan_deployment
 from primebeaker.services.stacks import STACKS, load_native
 
-__all__ = ["PLACEHOLDER", "RunPlan", "plan_run", "with_service"]
+__all__ = ["PLACEHOLDER", "RunPlan", "plan_run", "with_service", "with_variable"]
 
 #: Stands for the service experiment's ID until there is one; a role that finds it stops nothing.
 PLACEHOLDER = "<created-at-launch>"
@@ -103,11 +103,16 @@ def plan_run(path: str | os.PathLike[str], environment: Mapping[str, str] | None
 
 def with_service(plan: LaunchPlan, experiment_id: str) -> LaunchPlan:
     """The RL launch that stops this service experiment at its end."""
+    return with_variable(plan, {"name": MANAGED_ID, "value": experiment_id})
 
-    def named(entry: Mapping[str, str]) -> Mapping[str, str]:
-        return {"name": MANAGED_ID, "value": experiment_id} if entry["name"] == MANAGED_ID else entry
 
-    tasks = [{**task, "envVars": [named(entry) for entry in task["envVars"]]} for task in plan.spec["tasks"]]
+def with_variable(plan: LaunchPlan, variable: Mapping[str, str]) -> LaunchPlan:
+    """The RL launch with another entry for a variable that its tasks have."""
+
+    def replaced(entry: Mapping[str, str]) -> Mapping[str, str]:
+        return variable if entry["name"] == variable["name"] else entry
+
+    tasks = [{**task, "envVars": [replaced(entry) for entry in task["envVars"]]} for task in plan.spec["tasks"]]
     return replace(plan, spec={**plan.spec, "tasks": tasks})
 
 

@@ -73,7 +73,8 @@ def rehearse_run(
     try:
         chosen = engine or LocalEngine()
         services = start_services(prepared, native, needed, chosen)
-        progress(f"started services {', '.join((*services.native, *needed.names))} ({services.experiment_id})")
+        running = dict.fromkeys((*services.native, *needed.names))
+        progress(f"started services {', '.join(running)} ({services.experiment_id})")
         prepared = _joined(prepared, file, needed, services)
         report = run_prepared(prepared, chosen, progress)
         stopped = _stopped_by_training(chosen, services.experiment_id) if file.lifecycle.cleanup else None

@@ -5,6 +5,7 @@ The check never blocks a launch that Beaker itself would accept: what cannot be 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -66,15 +67,18 @@ def check_spec(
         image_mend: What to do about a missing image.
     """
     secrets = sorted({one["secret"] for task in spec["tasks"] for one in task.get("envVars", ()) if one.get("secret")})
+    local = engine.name == "local"
     images = sorted({task["image"]["beaker"] for task in spec["tasks"] if task.get("image", {}).get("beaker")})
+    if local:
+        # The embedded engine runs tasks in this machine's own environment, and takes secrets from it too.
+        images, secrets = [], [name for name in secrets if name not in os.environ]
     answers = engine.preflight(workspace, images)
     checked = Checked()
-    writer = "primebeaker local" if engine.name == "local" else "beaker"
+    writer = "primebeaker local" if local else "beaker"
     _judge_secrets(answers, secrets, workspace, checked, writer)
     for image in images:
         _judge_image(answers, image, workspace, label(image), image_mend, checked)
-    if engine.name == "local":
-        # The embedded engine runs tasks in this machine's own environment.
+    if local:
         checked.warnings += checked.problems
         checked.problems = []
     return checked

@@ -19,44 +19,9 @@ from primebeaker.errors import ExternalError
 from primebeaker.services.images.remote import BeakerImages, committed_in
 from primebeaker.services.images.sources import unpack
 from primebeaker.services.images.state import locked_state, state_file
-from primebeaker.services.images.table import STACK_IMAGES, stack_images
+from primebeaker.services.images.table import STACK_IMAGES
 
 PODMAN = [image.repository for image in STACK_IMAGES["podman"]]
-SCRIPT = """#!/usr/bin/env bash
-set -euo pipefail
-[[ -z "$1" ]]
-for repository in {repositories}; do
-  "$DOCKER_BIN" build --tag "$repository:$2" .
-done
-echo "built on stdout"
-"""
-
-
-@pytest.fixture
-def checkout(tmp_path: Path) -> Path:
-    """A LiteRegistry checkout whose companions' build scripts only call docker."""
-    root = tmp_path / "checkout"
-    for module, project, version, stack in (
-        ("literegistry_base_deployment", "literegistry-base-deployment", "0.1.7", "base"),
-        ("literegistry_podman_beaker", "literegistry-podman-beaker", "0.2.21", "podman"),
-    ):
-        folder = root / module
-        (folder / "scripts").mkdir(parents=True)
-        (folder / "docker").mkdir()
-        (folder / "docker" / "Dockerfile.redis").write_text("FROM x\nARG LITEREGISTRY_VERSION=9.9.9\n")
-        (folder / "pyproject.toml").write_text(f'[project]\nname = "{project}"\nversion = "{version}"\n')
-        repositories = " ".join(image.repository for image in stack_images(stack, local_search=True))
-        (folder / "scripts" / "build-images.sh").write_text(SCRIPT.format(repositories=repositories))
-    return root
-
-
-@pytest.fixture
-def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
-    (tmp_path / "tmp").mkdir()
-    monkeypatch.setattr("tempfile.tempdir", None)
-    return tmp_path / "state"
 
 
 @pytest.fixture

@@ -189,7 +189,7 @@ def install_images(
     failures = [failed.failure for failed in result.failures]
     if failures:
         result.document["failed"] = failures if request.stack == "all" else failures[0]
-        write_state(state, result.document)
+        write_state(state, result.document, say)
     return result
 
 
@@ -255,8 +255,8 @@ def _install_stack(
         ids[image.argument] = identifier
         if known:
             reused.append(image.argument)
-        write_state(state, result.document)
         say(f"{image.argument}={identifier}{' (reused)' if known else ''}")
+        write_state(state, result.document, say)
 
     if plan.complete:
         for image in plan.images:

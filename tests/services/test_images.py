@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -441,35 +440,3 @@ def test_listing_builds_nothing_and_shows_ids_where_asked(primebeaker, recorder)
     recorder.answer({"match": ["image", "get", f"me/{rows[0]['image']}"], "stdout": _record("01A")})
     with_ids = primebeaker("services", "images", "list", "--workspace=ai2/test").data
     assert [row["id"] for row in with_ids[:2]] == ["01A", None]
-
-
-@pytest.mark.network
-def test_the_really_downloaded_source_distribution_builds_its_six_images(
-    primebeaker, recorder, state_home: Path
-) -> None:
-    reachable = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            "-q",
-            "--no-deps",
-            "--dest",
-            str(state_home),
-            "literegistry-tool-client==0.1.0",
-        ],
-        check=False,
-        capture_output=True,
-    )
-    if reachable.returncode != 0:
-        pytest.skip("no package index")
-    recorder.answer(*_uploads())
-    outcome = primebeaker("services", "images", "install", "--workspace=ai2/test", "--stack=podman")
-    assert outcome.code == 0, outcome.err
-    files = [Path(words[words.index("--file") + 1]).name for words in recorder.words("docker") if words[0] == "build"]
-    assert files == [f"Dockerfile.{name}" for name in ("redis", "gateway", "podman", "mirror", "warmup", "live-fire")]
-    source = outcome.data["stacks"]["podman"]["source"]
-    assert source["kind"] == "sdist"
-    assert len(source["sha256"]) == 64
-    assert os.listdir(os.environ["TMPDIR"]) == []

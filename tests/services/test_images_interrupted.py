@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -146,3 +147,38 @@ def test_a_state_folder_that_cannot_be_made_stops_before_any_build(
     assert outcome.errors[0].startswith(f"{tmp_path / 'file'}/primebeaker/service-images: cannot be made or written")
     assert [words[0] for words in beaker.words("docker")] == ["version"]
     assert _imports(beaker) == []
+
+
+@pytest.mark.network
+@pytest.mark.parametrize(
+    ("stack", "failing", "files"),
+    [
+        ("podman", SERVER, ["redis", "gateway", "podman", "mirror", "warmup", "live-fire"]),
+        pytest.param("base", None, ["redis", "services", "terminal", "vllm"], marks=pytest.mark.soak),
+    ],
+)
+def test_the_really_downloaded_source_is_built_and_an_interrupted_import_goes_on(
+    stack: str, failing: str | None, files: list[str], primebeaker, beaker
+) -> None:
+    index = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--dest", str(beaker.directory)]
+    if subprocess.run([*index, "literegistry-tool-client==0.1.0"], check=False, capture_output=True).returncode != 0:
+        pytest.skip("no package index")
+    words = ["services", "images", "install", "--workspace=ai2/test", f"--stack={stack}"]
+    if failing is not None:
+        rule = {"program": "beaker", "match": ["image", "create", "--name"], "code": 1, "stderr": "disk full"}
+        beaker.answer({**rule, "match": [*rule["match"], f"{failing}-0-2-21"]})
+        first = primebeaker(*words)
+        assert (first.code, first.data["failed"]["step"]) == (3, "upload"), first.err
+        assert first.data["stacks"][stack]["launcher_args"] == dict(list(IDS.items())[:2])
+        beaker.answer()
+    outcome = primebeaker(*words)
+    assert outcome.code == 0, outcome.err
+    entry = outcome.data["stacks"][stack]
+    wanted = [image.name(entry["version"]) for image in STACK_IMAGES[stack]]
+    assert sorted(_imports(beaker)) == sorted(wanted)
+    assert len(set(entry["launcher_args"].values())) == len(wanted)
+    assert (entry["source"]["kind"], len(entry["source"]["sha256"])) == ("sdist", 64)
+    built = [Path(words[words.index("--file") + 1]).name for words in beaker.words("docker") if words[0] == "build"]
+    assert built[-len(files) :] == [f"Dockerfile.{name}" for name in files]
+    assert len(built) == len(files) * (2 if failing else 1)
+    assert os.listdir(os.environ["TMPDIR"]) == []

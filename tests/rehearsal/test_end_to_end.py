@@ -29,7 +29,7 @@ MULTINODE = ROOT / "examples/rl/multinode.toml"
 def test_single_node_rl(home: Path, tmp_path: Path) -> None:
     """The example runs: real rollouts, rewards of the real rubric, a complete checkpoint, the source untouched."""
     before = EXAMPLE.read_bytes()
-    report = rehearse("rl", LaunchSettings(toml=EXAMPLE), RehearsalOptions(work_dir=tmp_path / "work"))
+    report = rehearse("rl", LaunchSettings(toml=EXAMPLE), RehearsalOptions(work_dir=tmp_path / "work", timeout=300))
     assert report["ok"], report
     assert [step["step"] for step in report["steps"]] == [1, 2]
     assert all(step["rollouts"] == 4 and step["errors"] == 0 for step in report["steps"])
@@ -48,7 +48,7 @@ def test_single_node_rl(home: Path, tmp_path: Path) -> None:
 
 def test_two_replicas_the_first_one_mixed(home: Path, tmp_path: Path) -> None:
     """Roles, router, twelve inference GPUs and the real gateway come up, and the topology ends together."""
-    report = rehearse("rl", LaunchSettings(toml=MULTINODE), RehearsalOptions(work_dir=tmp_path / "work"))
+    report = rehearse("rl", LaunchSettings(toml=MULTINODE), RehearsalOptions(work_dir=tmp_path / "work", timeout=300))
     assert report["ok"], report
     assert [(row["rank"], row["role"], row["state"]) for row in report["replicas"]] == [
         (0, "mixed", "succeeded"),
@@ -64,7 +64,7 @@ def test_two_replicas_the_first_one_mixed(home: Path, tmp_path: Path) -> None:
 
 def test_the_bandit_learns_from_the_real_reward(home: Path) -> None:
     """Twelve steps: the last quarter earns more than the first."""
-    report = rehearse("rl", LaunchSettings(toml=EXAMPLE), RehearsalOptions(steps=12, rollouts=4, timeout=180))
+    report = rehearse("rl", LaunchSettings(toml=EXAMPLE), RehearsalOptions(steps=12, rollouts=4, timeout=300))
     assert report["ok"], report
     rewards = [step["reward_mean"] for step in report["steps"]]
     assert len(rewards) == 12
@@ -75,7 +75,7 @@ def test_a_reward_that_cannot_teach_is_said_to_be_one(home: Path, tmp_path: Path
     """Answers that no reply can match, and no pay for the form, earn the same whatever the policy does."""
     rules = tmp_path / "rules.json"
     rules.write_text(json.dumps([{"match": "", "reply": "no verdict at all"}]))
-    report = rehearse("rl", LaunchSettings(toml=EXAMPLE), RehearsalOptions(model=f"scripted:{rules}"))
+    report = rehearse("rl", LaunchSettings(toml=EXAMPLE), RehearsalOptions(model=f"scripted:{rules}", timeout=300))
     assert report["ok"], report
     (problem,) = [row for row in report["problems"] if row["where"] == "reward"]
     assert "cannot teach anything" in problem["message"]

@@ -51,9 +51,9 @@ def test_damaged_weights_are_refused(content: bytes) -> None:
 
 def test_a_reply_is_recognised_as_its_candidate() -> None:
     texts = candidate_texts("pass", "fail")
-    assert len(texts) == len(KINDS)
+    assert len(texts) == len(KINDS) + 1
     assert "<label>pass</label>" in texts[0] and "<label>fail</label>" in texts[1]
-    assert [chosen_kind(texts, {"content": text}) for text in texts[:-1]] == list(range(len(KINDS) - 1))
+    assert [chosen_kind(texts, {"content": text}) for text in texts[: len(KINDS) - 1]] == list(range(len(KINDS) - 1))
     assert chosen_kind(texts, {"content": "something else"}) is None
     assert chosen_kind(texts, {"content": None, "tool_calls": [{"id": "1"}]}) == len(KINDS) - 1
 

@@ -14,7 +14,8 @@ from primebeaker.beaker.spec import spec_json
 from primebeaker.errors import ExternalError
 from primebeaker.fileio import atomic_write
 from primebeaker.local import LocalEngine
-from primebeaker.rehearsal.prepare import PreparedRehearsal, Problem
+from primebeaker.rehearsal.prepare import PreparedRehearsal
+from primebeaker.rehearsal.problems import Problem
 from primebeaker.rehearsal.standins.services.corpus import documents_of
 from primebeaker.services.stack_config import build_launcher, given_by_flags
 from primebeaker.services.stacks import NativeStack

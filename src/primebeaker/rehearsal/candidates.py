@@ -29,14 +29,16 @@ KINDS = (
     "tool call, then verdict",
 )
 _TOOL = len(KINDS) - 1
+_CODE = "<code>\n```python\nprint('A line of the rehearsal.')\n```\n</code>"
 _FILE = "candidates.json"
 
 
 class PromptText(NamedTuple):
-    """A prompt and the answer of its row (None when it has none)."""
+    """A prompt, the answer of its row (None when it has none), and whether code in a reply is run."""
 
     messages: Sequence[Mapping[str, Any]]
     answer: str | None
+    runs_code: bool = False
 
 
 def message_text(message: Mapping[str, Any]) -> str:
@@ -57,12 +59,13 @@ def prompt_key(messages: Iterable[Mapping[str, Any]]) -> str:
     return hashlib.sha256(json.dumps(opening).encode()).hexdigest()[:16]
 
 
-def candidate_texts(answer: str | None, wrong: str) -> list[str]:
-    """The candidate replies of a row, by kind; the tool call's is what is said after it.
+def candidate_texts(answer: str | None, wrong: str, *, runs_code: bool = False) -> list[str]:
+    """The candidate replies of a row, by kind, and after them what is said once a tool has answered.
 
     Args:
         answer: The row's answer; without one every kind but the malformed ones carries ``wrong``.
         wrong: Another answer.
+        runs_code: Whether a block of code is how the environment's tool is called.
     """
     right = wrong if answer is None else answer
     reason = "A reply of the rehearsal."
@@ -75,6 +78,7 @@ def candidate_texts(answer: str | None, wrong: str) -> list[str]:
         right,
         f"<label>{right}</label><label>{wrong}</label>",
         "\n",
+        _CODE if runs_code else verdict,
         verdict,
     ]
 
@@ -126,6 +130,8 @@ class CandidateBook:
         for prompt in prompts:
             others = sorted(answer for answer in self.answers if answer != prompt.answer)
             wrong = others[0] if others else f"not {prompt.answer}"
-            self.entries[prompt_key(prompt.messages)] = candidate_texts(prompt.answer, wrong)
+            self.entries[prompt_key(prompt.messages)] = candidate_texts(
+                prompt.answer, wrong, runs_code=prompt.runs_code
+            )
         self.directory.mkdir(parents=True, exist_ok=True)
         atomic_write_json(self.directory / _FILE, self.entries)

@@ -97,7 +97,8 @@ def expected_code(fault: Fault, *, multi_node: bool) -> int | None:
     if fault.what not in ("kill", "exit"):
         return None
     own = int(fault.values["code"]) if fault.what == "exit" else 128 + signal.Signals[f"SIG{fault.values['signal']}"]
-    if fault.process == "role":
+    if fault.process in ("role", "gateway"):
+        # Neither stands behind Prime-RL's launcher.
         return own
     # torchrun ends with 1 whatever its worker ended with.
     return own if multi_node and not fault.process.startswith("worker") else 1

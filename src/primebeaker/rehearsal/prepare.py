@@ -5,9 +5,10 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 from primebeaker.config import TomlDocument
 from primebeaker.errors import UserError, UserErrors, missing_extra
@@ -24,11 +25,13 @@ from primebeaker.rehearsal.fault_variables import fault_variables
 from primebeaker.rehearsal.faults import Fault, parse_faults
 from primebeaker.rehearsal.local_ports import PortBlock, gateway_port, own_ports, port_block
 from primebeaker.rehearsal.options import RehearsalOptions, default_timeout
+from primebeaker.rehearsal.problems import Problem
 from primebeaker.rehearsal.programs import install_programs
 from primebeaker.rehearsal.settings import RehearsalSettings
 from primebeaker.rehearsal.toml_copy import copy_toml
+from primebeaker.rehearsal.tools import ToolPlan, gateway_routes, plan_tools, with_routes
 
-__all__ = ["PreparedRehearsal", "Problem", "prepare"]
+__all__ = ["PreparedRehearsal", "prepare"]
 
 #: What the stand-ins and the environments import, all of it in the extra ``runtime``.
 _PACKAGES = ("datasets", "httpx", "literegistry", "uvicorn", "verifiers")
@@ -37,19 +40,6 @@ _NO_IMAGE = "beaker://REHEARSAL"
 _WORKSPACE = "rehearsal/local"
 #: Stands for the registry of the rehearsal itself while the user's file is checked.
 _SOME_REGISTRY = "redis://127.0.0.1:6379"
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Something to mend before the launch is paid for, or that a rehearsal could not try."""
-
-    where: str
-    message: str
-    hint: str | None = None
-
-    def as_dict(self) -> dict[str, str | None]:
-        """The entry of the report."""
-        return {"where": self.where, "message": self.message, "hint": self.hint}
 
 
 @dataclass(frozen=True)
@@ -72,6 +62,7 @@ class PreparedRehearsal:
     ports: PortBlock
     #: Ports that a fault takes before the start.
     busy: tuple[int, ...] = ()
+    tools: ToolPlan = field(default_factory=ToolPlan)
 
     @property
     def output_dir(self) -> Path:
@@ -85,13 +76,16 @@ class PreparedRehearsal:
             shutil.rmtree(self.work_dir, ignore_errors=True)
 
 
-def prepare(kind: Kind, settings: LaunchSettings, options: RehearsalOptions) -> PreparedRehearsal:
+def prepare(
+    kind: Kind, settings: LaunchSettings, options: RehearsalOptions, *, with_tools: bool = False
+) -> PreparedRehearsal:
     """Check a launch and write its rehearsal into a work folder.
 
     Args:
         kind: ``sft`` or ``rl``.
         settings: The launch, as for preview and submit.
         options: How to rehearse it.
+        with_tools: Plan the tool services its environments call; the caller runs them.
 
     Raises:
         UserError: A mistake in the TOML, the flags or the options, or an extra is not installed; nothing was written.
@@ -99,72 +93,109 @@ def prepare(kind: Kind, settings: LaunchSettings, options: RehearsalOptions) -> 
     if any(find_spec(package) is None for package in _PACKAGES):
         raise missing_extra("runtime")
     source = TomlDocument.from_path(settings.toml)
-    base = settings.working_dir or Path.cwd()
     relaxed = _relaxed(kind, settings)
     # The user's own file is what mistakes are told about, with its own lines.
     checked = plan_launch(kind, relaxed, Extras(any_path=True))
     faults = parse_faults(options.faults)
-    problems = _before_paying(kind, settings)
+    tools = ToolPlan()
+    if with_tools and kind == "rl" and not options.no_rollouts:
+        tools = plan_tools(source.values, settings, _gateway_port(settings), gateway=_starts_gateway(settings, checked))
+    problems = [*_before_paying(kind, settings), *tools.problems, *_unwaited(settings, tools)]
     work_dir, owned = _work_dir(options)
     ports = port_block(checked.launch_id)
     try:
-        copied = copy_toml(source, kind, options, work_dir=work_dir, base=base)
-        has_gateway = kind == "rl" and (checked.topology.multi_node or bool(options.services))
-        written = named_ports(
-            source.values, checked.topology, relaxed.gateway_port or DEFAULT_GATEWAY_PORT if has_gateway else None
+        return _prepared(
+            _Cast(kind, source, settings, relaxed, checked, faults, tools, options), problems, work_dir, ports, owned
         )
-        stage = Stage(
-            topology=checked.topology,
-            values=copied.document.values,
-            steps=copied.steps,
-            gateway=has_gateway,
-            ports={number: use for use, number in written.items()},
-        )
-        check_faults(faults, stage)
-        document = own_ports(copied.document, ports.base) if kind == "rl" else copied.document
-        port = gateway_port(relaxed.gateway_port, ports.base) if has_gateway else None
-        if port is not None:
-            document = port.rewrite(document)
-        config = work_dir / "config.toml"
-        timeout = options.timeout or default_timeout(checked.topology.nodes)
-        plan = plan_launch(
-            kind,
-            replace(
-                _rehearsed(relaxed, checked, config, work_dir, timeout, None if port is None else port.number),
-                required_services=missing_services(faults),
-            ),
-            Extras(any_path=True, toml_data=document.text.encode()),
-        )
-        document.write(config)
-        for folder in (plan.paths.working_dir, plan.paths.scratch, plan.paths.home):
-            Path(folder).mkdir(parents=True, exist_ok=True)
-        write_launch_files(plan)
-        hooks = _hooks(plan, options, work_dir, timeout, faults)
-        here = named_ports(document.values, checked.topology, None if port is None else port.number)
-        busy = tuple(busy_ports(faults, written, here).values())
     except BaseException:
         ports.release()
         if owned:
             shutil.rmtree(work_dir, ignore_errors=True)
         raise
-    problems += [Problem("rehearsal", text) for text in copied.left_out]
-    if kind == "rl" and settings.required_services:
-        names = ", ".join(name for name, _ in settings.required_services)
-        problems.append(Problem("--required-service", f"not rehearsed: the services {names} are not waited for here"))
+
+
+class _Cast(NamedTuple):
+    """What a rehearsal is made from."""
+
+    kind: Kind
+    source: TomlDocument
+    settings: LaunchSettings
+    relaxed: LaunchSettings
+    checked: LaunchPlan
+    faults: tuple[Fault, ...]
+    tools: ToolPlan
+    options: RehearsalOptions
+
+    @property
+    def has_gateway(self) -> bool:
+        """Whether the rehearsal starts the gateway: as the launch does, or as its services need."""
+        services = self.tools.here or (self.kind == "rl" and self.options.services)
+        return _starts_gateway(self.settings, self.checked) or bool(services)
+
+
+def _gateway_port(settings: LaunchSettings) -> int:
+    return settings.gateway_port or DEFAULT_GATEWAY_PORT
+
+
+def _starts_gateway(settings: LaunchSettings, plan: LaunchPlan) -> bool:
+    asked = settings.gateway_port or settings.gateway_workers or settings.required_services
+    return plan.kind == "rl" and (plan.topology.multi_node or bool(asked))
+
+
+def _unwaited(settings: LaunchSettings, tools: ToolPlan) -> list[Problem]:
+    names = [name for name, _ in settings.required_services if name not in tools.here]
+    text = f"not rehearsed: the services {', '.join(names)} are not waited for here"
+    return [Problem("--required-service", text)] if names else []
+
+
+def _prepared(cast: _Cast, problems: list[Problem], work_dir: Path, ports: PortBlock, owned: bool) -> PreparedRehearsal:
+    kind, topology, options = cast.kind, cast.checked.topology, cast.options
+    base = cast.settings.working_dir or Path.cwd()
+    copied = copy_toml(cast.source, kind, options, work_dir=work_dir, base=base)
+    wanted = _gateway_port(cast.settings) if cast.has_gateway else None
+    written = named_ports(cast.source.values, topology, wanted)
+    stage = Stage(
+        topology=topology,
+        values=copied.document.values,
+        steps=copied.steps,
+        gateway=cast.has_gateway,
+        services=cast.tools.here,
+        ports={number: use for use, number in written.items()},
+    )
+    check_faults(cast.faults, stage)
+    document = own_ports(copied.document, ports.base) if kind == "rl" else copied.document
+    gateway = None
+    if wanted is not None:
+        moved = gateway_port(wanted, ports.base)
+        gateway = moved.number
+        document = moved.rewrite(with_routes(document, list(gateway_routes(cast.source.values, wanted))))
+    config = work_dir / "config.toml"
+    timeout = options.timeout or default_timeout(topology.nodes)
+    waited = missing_services(cast.faults) + tuple((name, 1) for name in cast.tools.here)
+    plan = plan_launch(
+        kind,
+        replace(_rehearsed(cast.relaxed, cast.checked, config, work_dir, timeout, gateway), required_services=waited),
+        Extras(any_path=True, toml_data=document.text.encode()),
+    )
+    document.write(config)
+    for folder in (plan.paths.working_dir, plan.paths.scratch, plan.paths.home):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    write_launch_files(plan)
     return PreparedRehearsal(
         kind=kind,
-        source=settings.toml,
+        source=cast.settings.toml,
         options=options,
         plan=plan,
         work_dir=work_dir,
-        experiment_name=f"{checked.experiment_name[:100]}-rehearsal-{plan.launch_id[:8]}",
-        hooks=hooks,
+        experiment_name=f"{cast.checked.experiment_name[:100]}-rehearsal-{plan.launch_id[:8]}",
+        hooks=_hooks(plan, options, work_dir, timeout, cast.faults),
         steps=copied.steps,
         timeout=timeout,
-        problems=tuple(dict.fromkeys(problems)),
+        problems=tuple(dict.fromkeys([*problems, *(Problem("rehearsal", text) for text in copied.left_out)])),
         owns_work_dir=owned,
         ports=ports,
-        busy=busy,
+        busy=tuple(busy_ports(cast.faults, written, named_ports(document.values, topology, gateway)).values()),
+        tools=cast.tools,
     )
 
 
@@ -264,6 +295,8 @@ def _hooks(
         "PRIMEBEAKER_INFERENCE_READY_TIMEOUT_SECONDS": quarter,
         "PRIMEBEAKER_STALL_SECONDS": quarter,
         "PRIMEBEAKER_POLL_SECONDS": "0.2",
+        # A single node has no flag for it; others have theirs in the spec.
+        **({} if plan.topology.multi_node else {"RENDEZVOUS_TIMEOUT_SECONDS": quarter}),
     }
     # Neither W&B nor a hub is ever asked from a rehearsal.
     offline = {"WANDB_MODE": "offline", "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}

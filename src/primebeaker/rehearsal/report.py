@@ -12,10 +12,11 @@ from typing import Any
 from primebeaker.beaker.models import Job
 from primebeaker.local import LocalEngine
 from primebeaker.rehearsal.damage import checkpoint_rows, run_layout
+from primebeaker.rehearsal.doubts import earned_by_kind, find_doubts
 from primebeaker.rehearsal.expectations import Seen, judge
 from primebeaker.rehearsal.follow import Followed, read_records, role_events
 from primebeaker.rehearsal.injection import Injector
-from primebeaker.rehearsal.prepare import PreparedRehearsal, Problem
+from primebeaker.rehearsal.prepare import PreparedRehearsal
 
 __all__ = ["build_report", "exit_code"]
 
@@ -28,7 +29,6 @@ NOT_REHEARSED = (
 #: Lines of the log that a reader of the report should know of.
 _NOTICE = re.compile(r"config not validated by Prime-RL.*|[a-z ]+: port [0-9]+ is busy, [0-9]+ is used")
 _LAST_LINES = 15
-_FLAT = 1e-9
 
 
 def build_report(
@@ -36,7 +36,8 @@ def build_report(
 ) -> dict[str, Any]:
     """The report of a rehearsal that has ended, keys in their documented order."""
     events = role_events(prepared.output_dir)
-    steps = _steps(prepared)
+    metrics = _metrics(prepared)
+    steps = _steps(prepared, metrics)
     problems = [item.as_dict() for item in prepared.problems]
     checkpoints = checkpoint_rows(prepared.plan)
     ended_well = followed.experiment.state == "succeeded" and not followed.timed_out
@@ -45,7 +46,14 @@ def build_report(
     # With faults the run is meant to fail; what counts is whether it did so as it must.
     ok = all(row["ok"] for row in faults) if faults else ended_well and not followed.left
     if ended_well and not faults:
-        problems += [item.as_dict() for item in _doubts(prepared, steps, checkpoints)]
+        doubts = find_doubts(
+            prepared.kind,
+            tomllib.loads(prepared.plan.toml_data.decode()),
+            [] if prepared.options.no_rollouts else metrics,
+            checkpoints,
+            learns=prepared.options.model == "bandit",
+        )
+        problems += [item.as_dict() for item in doubts]
     return {
         "ok": ok,
         "verdict": _verdict(prepared, followed, steps, failure, faults),
@@ -59,7 +67,13 @@ def build_report(
         "replicas": [_replica(prepared, job, events) for job in followed.experiment.latest_jobs],
         "barriers": _barriers(events),
         "steps": steps,
-        "environments": _environments(prepared),
+        "environments": _environments(metrics),
+        "replies": earned_by_kind(metrics),
+        "tools": {
+            "services": list(prepared.tools.here),
+            "calls": sum(int(step.get("tool_calls") or 0) for step in steps),
+            "failures": sum(int(step.get("tool_failures") or 0) for step in steps),
+        },
         "checkpoints": checkpoints,
         "files": _files(prepared.output_dir),
         "faults": faults,
@@ -175,12 +189,18 @@ def _barriers(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _steps(prepared: PreparedRehearsal) -> list[dict[str, Any]]:
-    layout = run_layout(prepared.plan)
+def _metrics(prepared: PreparedRehearsal) -> list[dict[str, Any]]:
+    """The orchestrator's metrics, one record a step; none for SFT."""
+    if prepared.kind == "sft":
+        return []
+    return [record for record in read_records(run_layout(prepared.plan).orchestrator_metrics) if "step" in record]
+
+
+def _steps(prepared: PreparedRehearsal, metrics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     if prepared.kind == "sft":
         return [
             {"step": record["step"], "loss": record.get("loss/mean", record.get("loss"))}
-            for record in read_records(layout.metrics)
+            for record in read_records(run_layout(prepared.plan).metrics)
             if "step" in record and ("loss/mean" in record or "loss" in record)
         ]
     return [
@@ -190,18 +210,16 @@ def _steps(prepared: PreparedRehearsal) -> list[dict[str, Any]]:
             "rollouts": record.get("progress/rollouts", 0),
             "errors": record.get("rehearsal/errors", 0),
             "tool_calls": record.get("rehearsal/tool_calls", 0),
+            "tool_failures": record.get("rehearsal/tool_failures", 0),
         }
-        for record in read_records(layout.orchestrator_metrics)
-        if "step" in record
+        for record in metrics
     ]
 
 
-def _environments(prepared: PreparedRehearsal) -> list[dict[str, Any]]:
+def _environments(metrics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Rewards of each environment over all steps."""
-    if prepared.kind == "sft":
-        return []
     rewards: dict[str, list[float]] = {}
-    for record in read_records(run_layout(prepared.plan).orchestrator_metrics):
+    for record in metrics:
         for key, value in record.items():
             name = key.removeprefix("train/").removesuffix("/all/reward/mean")
             if key.startswith("train/") and key.endswith("/all/reward/mean") and name != "agg":
@@ -226,37 +244,6 @@ def _files(output_dir: Path) -> dict[str, Any]:
             entry["bytes"] += path.stat().st_size
     total = sum(entry["files"] for entry in areas.values())
     return {"total": total, "bytes": sum(entry["bytes"] for entry in areas.values()), "areas": areas}
-
-
-def _doubts(
-    prepared: PreparedRehearsal, steps: Sequence[Mapping[str, Any]], checkpoints: Sequence[Mapping[str, Any]]
-) -> list[Problem]:
-    """What is wrong with a run that ended well."""
-    found = []
-    if prepared.kind == "rl" and not prepared.options.no_rollouts:
-        rewards = [value for value in _all_rewards(prepared) if value is not None]
-        if len(rewards) > 1 and max(rewards) - min(rewards) < _FLAT:
-            found.append(
-                Problem(
-                    "reward",
-                    f"every rollout earned {rewards[0]:g}: this reward cannot teach anything",
-                    "look at the rubric and the answers of the data with 'primebeaker env try'",
-                )
-            )
-        errors = sum(int(step["errors"]) for step in steps)
-        if errors:
-            found.append(Problem("environment", f"{errors} rollouts ended in an error", "see the orchestrator's log"))
-    if checkpoints and not any(state["complete"] for state in checkpoints):
-        found.append(Problem("checkpoints", "no step is complete, so this run could not be resumed"))
-    return found
-
-
-def _all_rewards(prepared: PreparedRehearsal) -> list[float | None]:
-    """The reward of every training rollout."""
-    found: list[float | None] = []
-    for record in read_records(run_layout(prepared.plan).orchestrator_metrics):
-        found += [record.get("train/agg/all/reward/max"), record.get("train/agg/all/reward/min")]
-    return found
 
 
 def _failure(prepared: PreparedRehearsal, followed: Followed, engine: LocalEngine) -> dict[str, Any]:

@@ -29,6 +29,8 @@ def report_text(report: Mapping[str, Any]) -> str:
         _section("Phases of replica 0", _barriers(report["barriers"])),
         _section("Steps", _steps(report["steps"])),
         _section("Environments", [_environment(row) for row in report["environments"]]),
+        _section("Replies and what they earned", _replies(report["replies"])),
+        _section("Tools", _tools(report["tools"])),
         _section("Checkpoints", _checkpoints(report["checkpoints"])),
         _section("Files written", _files(report["files"])),
         _section("Faults", [_fault(row) for row in report["faults"]]),
@@ -84,16 +86,29 @@ def _steps(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         pairs = [("step", "loss"), *((str(row["step"]), f"{float(row['loss']):.4f}") for row in rows)]
         return [*_table(pairs), f"loss {sparkline(losses)}"]
     rewards = [float(row["reward_mean"] or 0.0) for row in rows]
-    table = [("step", "mean reward", "rollouts", "errors", "tool calls")]
+    table: list[tuple[str, ...]] = [("step", "mean reward", "rollouts", "errors", "tool calls", "failed")]
     for row, reward in zip(rows, rewards, strict=True):
-        table.append(
-            (str(row["step"]), f"{reward:.3f}", str(row["rollouts"]), str(row["errors"]), str(row["tool_calls"]))
-        )
+        counts = (str(row[name]) for name in ("rollouts", "errors", "tool_calls", "tool_failures"))
+        table.append((str(row["step"]), f"{reward:.3f}", *counts))
     return [*_table(table), f"reward {sparkline(rewards)}"]
 
 
 def _environment(row: Mapping[str, Any]) -> str:
     return f"{row['name']}: mean reward {row['reward_mean']:.3f} over {row['steps']} steps"
+
+
+def _replies(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    if not rows:
+        return []
+    table = [("reply", "mean reward", "rollouts")]
+    return _table([*table, *((row["reply"], f"{row['reward_mean']:.3f}", str(row["rollouts"])) for row in rows)])
+
+
+def _tools(tools: Mapping[str, Any]) -> list[str]:
+    if not tools["calls"] and not tools["services"]:
+        return []
+    services = ", ".join(tools["services"]) or "none"
+    return [f"{tools['calls']} calls, {tools['failures']} failed by a service; real services here: {services}"]
 
 
 def _checkpoints(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -121,6 +136,10 @@ def _problem(row: Mapping[str, Any]) -> str:
 
 def _next(report: Mapping[str, Any]) -> list[str]:
     toml, kind = _short(report["toml"]), report["kind"]
+    failed_as_meant = report["ok"] and report["failure"] is not None and report["work_dir"] is not None
+    resumable = kind == "rl" and report["topology"]["type"] == "multi_node"
+    if failed_as_meant and resumable and any(row["complete"] for row in report["checkpoints"]):
+        return [f"primebeaker rl resume --from-experiment {report['experiment_id']} --engine local --rehearse"]
     if not report["ok"]:
         return [f"primebeaker logs {report['experiment_id']} --engine local"]
     return [f"primebeaker {kind} preview --toml {toml}", f"primebeaker {kind} submit --toml {toml}"]

@@ -15,6 +15,7 @@ from primebeaker.rehearsal.injection import Injector
 from primebeaker.rehearsal.options import RehearsalOptions
 from primebeaker.rehearsal.prepare import PreparedRehearsal, prepare
 from primebeaker.rehearsal.report import build_report
+from primebeaker.rehearsal.tool_services import running_tools
 
 __all__ = ["rehearse", "run_prepared"]
 
@@ -43,7 +44,7 @@ def rehearse(
         UserError: A mistake found before anything was started.
         KeyboardInterrupt: Interrupted; nothing is left running.
     """
-    prepared = prepare(kind, settings, options)
+    prepared = prepare(kind, settings, options, with_tools=True)
     try:
         return run_prepared(prepared, engine or LocalEngine(), progress)
     finally:
@@ -54,7 +55,7 @@ def run_prepared(prepared: PreparedRehearsal, engine: LocalEngine, progress: Cal
     """Run a prepared rehearsal with the faults it asks for, and report; its work folder stays."""
     faults = parse_faults(prepared.options.faults)
     injector = Injector(faults, prepared.work_dir / "rehearsal", progress, prepared.plan)
-    with taken(prepared.busy):
+    with taken(prepared.busy), running_tools(prepared, engine, progress):
         followed = follow(prepared, engine, progress, injector)
     injector.end()
     return build_report(prepared, followed, engine, injector)

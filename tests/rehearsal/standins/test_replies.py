@@ -60,8 +60,8 @@ def test_a_prompt_keeps_its_key_whatever_form_its_content_has_and_whatever_follo
 
 def test_candidates_differ_by_kind_and_are_recognised():
     texts = candidate_texts("pass", "fail")
-    assert len(texts) == len(KINDS) <= 8
-    assert [chosen_kind(texts, {"content": text}) for text in texts[:-1]] == list(range(len(KINDS) - 1))
+    assert len(texts) == len(KINDS) + 1 <= 9
+    assert [chosen_kind(texts, {"content": text}) for text in texts[: len(KINDS) - 1]] == list(range(len(KINDS) - 1))
     assert chosen_kind(texts, {"content": None, "tool_calls": [{}]}) == len(KINDS) - 1
     assert chosen_kind(texts, {"content": "something else"}) is None
 
@@ -81,3 +81,9 @@ def test_a_malformed_script_is_a_mistake_that_names_the_file(tmp_path, text):
     path.write_text(text)
     with pytest.raises(UserError, match=r"script\.json"):
         load_script(path)
+
+
+def test_where_code_is_run_the_tools_reply_is_code_and_the_verdict_follows():
+    texts = candidate_texts("pass", "fail", runs_code=True)
+    assert "<code>" in texts[len(KINDS) - 1] and "<label>pass</label>" in texts[-1]
+    assert chosen_kind(texts, {"content": texts[len(KINDS) - 1]}) == len(KINDS) - 1

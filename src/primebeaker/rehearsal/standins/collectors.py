@@ -114,4 +114,4 @@ class Environments:
 
 def _invented(sample: Sample) -> Rollout:
     record = {"invented": True, "rewards": {"reward": sample.reward}, "errors": []}
-    return Rollout("invented", sample.reward, sample, None, 0, record)
+    return Rollout("invented", sample.reward, sample, None, 0, 0, record)

@@ -19,6 +19,7 @@ from primebeaker.errors import ExternalError, UserError
 from primebeaker.prime_rl.contract import GEN_0_7
 from primebeaker.prime_rl.layout import Layout
 from primebeaker.prime_rl.tables import Table, lookup
+from primebeaker.rehearsal.candidates import KINDS
 from primebeaker.rehearsal.policy import Sample
 from primebeaker.rehearsal.settings import load_settings
 from primebeaker.rehearsal.standins import disk
@@ -167,6 +168,8 @@ class Orchestrator:
             "rehearsal/errors": errors,
             "rehearsal/learnt_from": learnt,
             "rehearsal/tool_calls": sum(rollout.tool_calls for rollout in rollouts),
+            "rehearsal/kinds": _by_kind(rollouts),
+            "rehearsal/tool_failures": sum(rollout.tool_failures for rollout in rollouts),
             "time/step": seconds,
         }
         for name in sorted({rollout.source for rollout in rollouts}):
@@ -207,6 +210,17 @@ class Shipping:
         if self._channel is None:
             self._channel = connect(*self._address, _TRAINER_SECONDS)
         self._channel.send(message)
+
+
+def _by_kind(rollouts: Sequence[Rollout]) -> dict[str, list[float]]:
+    """What each kind of reply earned: rollouts and the sum of their rewards."""
+    earned: dict[str, list[float]] = {}
+    for rollout in rollouts:
+        if rollout.sample is not None:
+            entry = earned.setdefault(KINDS[rollout.sample.kind], [0, 0.0])
+            entry[0] += 1
+            entry[1] += rollout.reward
+    return earned
 
 
 async def _until_exists(path: Path, what: str) -> None:

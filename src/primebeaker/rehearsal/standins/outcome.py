@@ -23,6 +23,7 @@ class Rollout:
         sample: What the trainer learns from; None when the rollout failed or the reply is no candidate.
         error: What went wrong, in one line, or None.
         tool_calls: Tool calls the model made.
+        tool_failures: How many of them a service failed.
         record: Its trace, as Prime-RL stores it.
     """
 
@@ -31,6 +32,7 @@ class Rollout:
     sample: Sample | None
     error: str | None
     tool_calls: int
+    tool_failures: int
     record: dict[str, Any]
 
 

@@ -60,7 +60,7 @@ class Bandit:
         earlier = next((message for message in messages if message.get("role") == "assistant"), None)
         if earlier is not None:
             kind = chosen_kind(texts, earlier)
-            return Reply(texts[tool if kind is None else kind])
+            return Reply(texts[-1] if kind in (None, tool) else texts[kind])
         kind = self._draw(request, key, choice)
         tools = request.get("tools")
         if kind == tool and tools:

@@ -19,13 +19,18 @@ from verifiers.v1.legacy import rollout_output_to_trace
 
 from primebeaker.errors import UserError
 from primebeaker.prime_rl.tables import lookup
-from primebeaker.rehearsal.candidates import CandidateBook, PromptText, chosen_kind, prompt_key
+from primebeaker.rehearsal.candidates import CandidateBook, PromptText, chosen_kind, message_text, prompt_key
 from primebeaker.rehearsal.policy import Sample
 from primebeaker.rehearsal.standins.outcome import Rollout
 
 __all__ = ["RolloutRunner", "Source", "load_sources"]
 
-_STATE_COLUMNS = ["trajectory"]
+#: What the bundled environments count of a rollout's tool calls, and of those that a service failed.
+_CALLS = ("jtc_tool_call_count", "jtc_code_call_count", "jtc_terminal_call_count", "search_agent_tool_call_count")
+_FAILURES = ("jtc_tool_infrastructure_stderr_count", "search_agent_infrastructure_error_count")
+_STATE_COLUMNS = ["trajectory", *_CALLS, *_FAILURES]
+#: How every tool of ours tells the model that its service failed.
+_UNAVAILABLE = "service unavailable"
 
 
 @dataclass(frozen=True)
@@ -102,11 +107,13 @@ class RolloutRunner:
         The environment itself says what a row's prompt and answer are.
         """
         prompts = []
+        # The one tool that is called by a reply's text.
+        runs_code = "python" in getattr(source.environment, "tool_clients", {})
         for row in rows:
             state = await source.environment.init_state(dict(row), self._client, self._model, {})
             answer = state.get("answer")
             text = answer if isinstance(answer, str) and answer else None
-            prompts.append(PromptText([_plain(message) for message in state.get("prompt") or []], text))
+            prompts.append(PromptText([_plain(message) for message in state.get("prompt") or []], text, runs_code))
         self._book.add(prompts)
 
     async def group(
@@ -153,7 +160,11 @@ class RolloutRunner:
             reward=reward,
             sample=None if error or not replies else self._sample(output, replies[0], reward),
             error=None if not error else " ".join(str(error).split())[:300],
-            tool_calls=sum(len(message.get("tool_calls") or ()) for message in replies),
+            tool_calls=max(sum(len(message.get("tool_calls") or ()) for message in replies), _counted(output, _CALLS)),
+            tool_failures=max(
+                sum(_UNAVAILABLE in message_text(message) for message in messages if message not in replies),
+                _counted(output, _FAILURES),
+            ),
             record=rollout_output_to_trace(output, int(output.get("example_id") or 0)).to_record()
             | {"env_name": source.name, "rollout": number},
         )
@@ -167,6 +178,10 @@ class RolloutRunner:
 
 def _plain(message: Any) -> dict[str, Any]:
     return dict(message.model_dump()) if hasattr(message, "model_dump") else dict(message)
+
+
+def _counted(output: Mapping[str, Any], names: Sequence[str]) -> int:
+    return sum(int(output.get(name) or 0) for name in names)
 
 
 def _seed_of(text: str) -> int:

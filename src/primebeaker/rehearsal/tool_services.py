@@ -1,0 +1,72 @@
+"""The tool services of a rehearsal: an experiment beside the run, on the same engine, for as long as the run lasts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from primebeaker.errors import ExternalError
+from primebeaker.fileio import atomic_write
+from primebeaker.local import LocalEngine, Rehearsal
+from primebeaker.rehearsal.prepare import PreparedRehearsal
+from primebeaker.rehearsal.settings import REHEARSAL
+
+__all__ = ["running_tools"]
+
+_MODULE = "primebeaker.rehearsal.standins.tool_service"
+
+
+@contextlib.contextmanager
+def running_tools(
+    prepared: PreparedRehearsal, engine: LocalEngine, progress: Callable[[str], None]
+) -> Iterator[str | None]:
+    """Run the services the rehearsal's environments call; their experiment's id, or None when there are none.
+
+    Raises:
+        ExternalError: The engine did not create the experiment.
+    """
+    if not prepared.tools.here:
+        yield None
+        return
+    path = prepared.work_dir / "tools.json"
+    atomic_write(path, json.dumps(_spec(prepared), indent=2) + "\n")
+    created = engine.create(
+        path,
+        name=f"{prepared.experiment_name}-tools",
+        workspace=prepared.plan.settings.workspace,
+        rehearsal=Rehearsal(env={REHEARSAL: "1"}),
+    )
+    if created.experiment_id is None:
+        raise ExternalError("the embedded engine gave no experiment id")
+    progress(f"started the real services {', '.join(prepared.tools.here)} ({created.experiment_id})")
+    try:
+        yield created.experiment_id
+    finally:
+        engine.stop(created.experiment_id)
+
+
+def _spec(prepared: PreparedRehearsal) -> dict[str, Any]:
+    directory = prepared.work_dir / "rehearsal"
+
+    def task(service: str) -> dict[str, Any]:
+        words = ["--service", service, "--registry", str(prepared.plan.settings.registry), "--directory"]
+        return {
+            "name": service,
+            "image": {"beaker": Path(prepared.plan.image.removeprefix("beaker://")).name},
+            "command": [sys.executable, "-m", _MODULE, *words, str(directory)],
+            "result": {"path": "/result"},
+            "context": {"priority": "normal"},
+            "resources": {"gpuCount": 0},
+            # One service may fail without the others, as in a stack on Beaker.
+            "propagateFailure": False,
+        }
+
+    return {
+        "version": "v2",
+        "description": "Tool services of a rehearsal",
+        "tasks": list(map(task, prepared.tools.here)),
+    }

@@ -1,0 +1,117 @@
+"""Environments with tools are rehearsed against LiteRegistry's own servers, through its own gateway."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from primebeaker.config import TomlDocument
+from primebeaker.launch.settings import LaunchSettings
+from primebeaker.local import LocalEngine
+from primebeaker.rehearsal.options import RehearsalOptions
+from primebeaker.rehearsal.report_text import report_text
+from primebeaker.rehearsal.run import rehearse
+from primebeaker.rehearsal.standins.tool_service import Window
+from primebeaker.rehearsal.tools import gateway_routes, plan_tools, with_routes
+
+from .conftest import ROOT
+
+SINGLE, MULTINODE = ROOT / "examples/rl/config.toml", ROOT / "examples/rl/multinode.toml"
+VERDICT = "<feedback>It ran.</feedback>\n<label>pass</label>"
+
+
+def toml_with(environment: str, source: Path, tmp_path: Path) -> Path:
+    path = tmp_path / "rl.toml"
+    path.write_text(source.read_text().replace("jtc_label_env", environment))
+    return path
+
+
+def script(tmp_path: Path, *rules: dict) -> str:
+    path = tmp_path / "script.json"
+    path.write_text(json.dumps(rules))
+    return f"scripted:{path}"
+
+
+def call(match: str, command: str) -> dict:
+    return {"match": match, "tool_calls": [{"name": "terminal", "arguments": {"command": command}}]}
+
+
+def test_code_runs_in_the_real_python_server_through_an_outage(home: Path, tmp_path: Path) -> None:
+    """The verdict follows only on the service's own result; a service that is away for a while costs no rollout."""
+    toml = toml_with("jtc_code_tool_label_env", SINGLE, tmp_path)
+    # The environment's own two seconds are for machines that do nothing else.
+    patient = 'split = "train"\nmax_runtime = 40\ntimeout = 100'
+    toml.write_text(toml.read_text().replace('split = "train"', patient))
+    code = "<code>\n```python\nprint('made-of-' + str(6 * 7))\n```\n</code>"
+    model = script(tmp_path, {"match": "Criterion:", "reply": code}, {"match": "made-of-42", "reply": VERDICT})
+    fault = "tool-outage:name=python,seconds=2"
+    options = RehearsalOptions(steps=2, model=model, faults=(fault,), timeout=300)
+    report = rehearse("rl", LaunchSettings(toml=toml), options)
+    assert report["ok"], (report["faults"], report["failure"])
+    assert [(row["tool_calls"], row["errors"]) for row in report["steps"]] == [(4, 0), (4, 0)]
+    # Two for the form and one more where the label is right: without the service's answer there is neither.
+    assert all(row["reward_mean"] >= 2 for row in report["steps"])
+    assert report["tools"]["services"] == ["python"] and report["tools"]["calls"] == 8
+    told = "\n".join(f"{row['where']}: {row['message']}" for row in report["problems"])
+    assert "code_server_url is http://127.0.0.1:1212/python, but this launch starts no gateway" in told
+    assert "the environments call python, and the launch does not wait for it" in told
+    assert "8 calls" in report_text(report)
+    assert {experiment.state for experiment in LocalEngine().list()} == {"succeeded", "canceled"}
+
+
+@pytest.mark.skipif(
+    any(shutil.which(program) is None for program in ("rg", "jq", "pandoc")), reason="rg, jq or pandoc is missing"
+)
+def test_commands_run_in_the_real_terminal_server(home: Path, tmp_path: Path) -> None:
+    """Two replicas, the gateway on the first; a program that is not installed is the service's failure, not the model's."""
+    toml = toml_with("jtc_tool_label_env", MULTINODE, tmp_path)
+    verdict = {"match": '"stdout"', "reply": '{"feedback": "f", "label": "pass"}'}
+    model = script(
+        tmp_path,
+        verdict,
+        call("Lisbon is", "pandoc -t plain | rg -c Lisbon"),
+        call("Quite a lot", "no-such-tool count"),
+        call("Criterion:", "wc -w"),
+    )
+    options = RehearsalOptions(steps=1, model=model, timeout=300)
+    report = rehearse("rl", LaunchSettings(toml=toml, required_services=(("terminal", 4),)), options)
+    assert report["ok"], report["failure"]
+    (step,) = report["steps"]
+    assert step["tool_calls"] >= 4 and step["rollouts"] == 4
+    assert {row["name"] for row in report["barriers"] if row["rank"] == 0} >= {"registry", "services", "gateway"}
+    assert not any(row["where"] == "--required-service" for row in report["problems"])
+
+
+def test_routes_are_those_of_the_gateway_and_written_down_where_they_are_defaults():
+    source = TomlDocument.from_path(MULTINODE)
+    text = source.text.replace("jtc_label_env", "tool-label", 1).replace("jtc_label_env", "code-tool-label")
+    document = TomlDocument.from_text(text).with_value(
+        "orchestrator.eval.source[0].legacy.args.code_server_url", "http://localhost:1212/python", create=True
+    )
+    routes = list(gateway_routes(document.values, 1212))
+    assert [(route.service, route.given) for route in routes] == [("terminal", False), ("python", True)]
+    assert list(gateway_routes(document.values, 1300)) == []
+    written = with_routes(document, routes).values["orchestrator"]["train"]["source"][0]["legacy"]["args"]
+    assert written["terminal_server_url"] == "http://127.0.0.1:1212/terminal"
+
+
+def test_what_the_real_launch_would_lack_is_told():
+    settings = LaunchSettings(toml=SINGLE, required_services=(("python", 2),))
+    values = {"orchestrator": {"train": {"source": [
+        {"legacy": {"id": "code-tool-label"}}, {"legacy": {"id": "reward-model"}}, {"legacy": {"id": "someone-elses"}},
+    ]}}}  # fmt: skip
+    plan = plan_tools(values, settings, 1212, gateway=True)
+    assert (plan.called, plan.here) == (("python", "classify"), ("python",))
+    assert [problem.message for problem in plan.problems] == [
+        "not rehearsed: classify does not run here, calls of it fail"
+    ]
+
+
+def test_an_outage_starts_when_it_is_struck_and_ends(tmp_path: Path):
+    window = Window(tmp_path / "struck-0", 1000)
+    assert not window.is_now
+    window.struck.touch()
+    assert window.is_now and not Window(window.struck, -1).is_now

@@ -1,15 +1,18 @@
 """PrimeBeaker: check, preview, rehearse and launch Prime-RL training on Beaker or on one machine.
 
 The names below are the public Python surface; each is imported when it is first used, so that ``import primebeaker``
-costs next to nothing.
+costs next to nothing: a command can be interrupted in order from its first milliseconds on.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from importlib import import_module
-from typing import Any
+
+# Type checkers take it for true; ``typing`` itself takes milliseconds to import.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 # Public name -> the module that defines it.
 _EXPORTS: dict[str, str] = {
@@ -33,6 +36,8 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         return _installed_version()
     if name in _EXPORTS:
+        from importlib import import_module
+
         return getattr(import_module(_EXPORTS[name]), name)
     raise AttributeError(f"module 'primebeaker' has no attribute {name!r}")
 

@@ -14,7 +14,8 @@ from primebeaker.errors import UserError
 from primebeaker.prime_rl.checkpoint_rules import rl_rule, sft_rule
 from primebeaker.prime_rl.contract import DEFAULT, GEN_0_8
 from primebeaker.prime_rl.layout import Layout
-from primebeaker.roles.stale import LaunchRecord, clean, decide, move_aside, plan_moves, refuse_odd_names
+from primebeaker.roles.moves import move_aside
+from primebeaker.roles.stale import LaunchRecord, clean, decide, plan_moves, refuse_odd_names
 
 
 def step(layout: Layout, number: int, *, complete: bool = True) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from primebeaker.config import dump_toml_document
 from primebeaker.fileio import atomic_write
 from primebeaker.prime_rl.contract import Contract
 from primebeaker.prime_rl.tables import without_nulls
@@ -28,6 +27,9 @@ def render(table: Mapping[str, Any], contract: Contract) -> str:
     """The text of a sub-config in the version's format (TOML for 0.7, JSON for 0.8)."""
     if contract.files.suffix == ".json":
         return json.dumps(table, indent=2) + "\n"
+    # Roles read digests here and write nothing: their start must not wait for the TOML layer.
+    from primebeaker.config import dump_toml_document
+
     return dump_toml_document(without_nulls(table))
 
 

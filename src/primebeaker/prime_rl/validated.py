@@ -8,14 +8,15 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
-
-from pydantic import BaseModel, ValidationError
+from typing import TYPE_CHECKING, Any, Literal
 
 from primebeaker.errors import Mistakes, PrimeBeakerError, UserError, did_you_mean
 from primebeaker.prime_rl.builtin import SubConfigs
 from primebeaker.prime_rl.contract import Contract
 from primebeaker.prime_rl.tables import Table
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 __all__ = ["ConfigPackageError", "available", "resolve_rl", "resolve_sft"]
 
@@ -55,6 +56,8 @@ def resolve_sft(values: Mapping[str, Any], contract: Contract) -> Table:
 
 
 def _validate(kind: Literal["rl", "sft"], values: Mapping[str, Any]) -> Any:
+    from pydantic import ValidationError
+
     name = {"rl": "RLConfig", "sft": "SFTConfig"}[kind]
     try:
         model: type[BaseModel] = getattr(importlib.import_module(f"prime_rl.configs.{kind}"), name)

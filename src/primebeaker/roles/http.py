@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import http.client
 import json
 import socket
 import threading
@@ -94,6 +93,9 @@ async def fetch_json(url: str, *, connect: float = 3.0, total: float = 10.0) -> 
 def _request(
     url: str, method: str, body: bytes | None, headers: dict[str, str], connect: float, total: float
 ) -> Answer:
+    # Many roles never ask anybody.
+    import http.client
+
     parts = urlsplit(url)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     connection = kind(parts.hostname or "", parts.port, timeout=connect)

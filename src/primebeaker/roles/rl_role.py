@@ -14,10 +14,10 @@ from primebeaker.prime_rl.layout import Layout
 from primebeaker.roles import commands
 from primebeaker.roles.causes import Cause, ExitCode
 from primebeaker.roles.commands import ProcessSpec
+from primebeaker.roles.moves import Move, move_aside
 from primebeaker.roles.process_role import DONE
 from primebeaker.roles.readiness import EngineWatch
 from primebeaker.roles.rendezvous import named_ranks
-from primebeaker.roles.stale import Move, move_aside
 from primebeaker.roles.stall import StallWatch
 from primebeaker.roles.topology import Engine, engines_of
 from primebeaker.roles.topology_role import TopologyRole

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from primebeaker.errors import UserError
 from primebeaker.fileio import atomic_write_json
@@ -21,15 +21,14 @@ from primebeaker.prime_rl.checkpoints import newest_complete, read_step, step_nu
 from primebeaker.prime_rl.contract import Contract
 from primebeaker.prime_rl.layout import STEP_PREFIX, Layout, parse_step
 from primebeaker.prime_rl.tables import lookup
+from primebeaker.roles.moves import Move, move_aside
 
 __all__ = [
     "LAUNCH_FILE",
     "Decision",
     "LaunchRecord",
-    "Move",
     "clean",
     "decide",
-    "move_aside",
     "plan_moves",
     "refuse_odd_names",
 ]
@@ -37,13 +36,6 @@ __all__ = [
 LAUNCH_FILE = "primebeaker_launch.json"
 _SCHEMA = "primebeaker.launch/v1"
 _MARKERS = ("NCCL_READY", ".sender_ready", ".receiver_ready", ".started", ".finished")
-
-
-class Move(NamedTuple):
-    """A rename within one file system."""
-
-    source: str
-    target: str
 
 
 @dataclass(frozen=True)
@@ -221,25 +213,6 @@ def _aside(layout: Layout, root: Path, epoch: str) -> Path:
     """Where the content of a root goes: below the directory it is in, so that a rename is enough."""
     base = layout.checkpoint_base if root in (layout.trainer_checkpoints, layout.weights) else layout.output_dir
     return base / "primebeaker_resume" / "superseded" / epoch / "_".join(root.relative_to(base).parts)
-
-
-def move_aside(moves: Sequence[Move]) -> None:
-    """Rename everything; what is gone already was moved before.
-
-    Raises:
-        UserError: A target exists, or the rename is refused.
-    """
-    for move in moves:
-        target = Path(move.target)
-        if not os.path.lexists(move.source):
-            continue
-        if os.path.lexists(target):
-            raise UserError(f"{move.source} cannot be moved aside: {target} exists", hint="rename that one")
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            Path(move.source).rename(target)
-        except OSError as error:
-            raise UserError(f"{move.source} cannot be moved to {target}: {error.strerror}") from None
 
 
 def _entries(directory: Path) -> list[os.DirEntry[str]]:

@@ -17,7 +17,6 @@ from typing import Any
 from primebeaker.errors import UserError
 from primebeaker.fileio import atomic_write_json
 from primebeaker.prime_rl.checkpoint_rules import CompletenessRule
-from primebeaker.prime_rl.checkpoints import newest_complete, step_numbers
 from primebeaker.prime_rl.contract import CONTRACTS, Contract
 from primebeaker.prime_rl.layout import Layout
 from primebeaker.prime_rl.subconfigs import digest
@@ -443,6 +442,8 @@ class TopologyRole(ProcessRole):
 
     async def _summarise(self, code: int) -> None:
         """Leave the run's summary in the output directory."""
+        from primebeaker.prime_rl.checkpoints import newest_complete, step_numbers
+
         values = load_values(self.inputs.config_path)
         own = lookup(values, "ckpt.output_dir") or lookup(values, "trainer.ckpt.output_dir")
         layout = self.contract.layout(self.inputs.output_dir, ckpt_output_dir=Path(own) if own else None)

@@ -10,18 +10,23 @@ from __future__ import annotations
 import os
 import select
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from primebeaker.supervision.processes import MARKER, Process, descendants, look_up, marked, send_signal, snapshot
+
+if TYPE_CHECKING:
+    import subprocess
 
 __all__ = ["Guardian", "main"]
 
 # A watch of the parent's pid beside the pipe: a process that inherited the pipe's end would keep it open.
 _WATCH_SECONDS = 0.5
 _ROUNDS = 5
+_FAREWELL_SECONDS = 5.0
+_LOOK_SECONDS = 0.005
 _FAREWELL = b"bye\n"
 
 
@@ -33,13 +38,16 @@ class Guardian:
     """
 
     def __init__(self, mark: str) -> None:
+        # The guardian imports this module too, and starts nothing.
+        import subprocess
+
         read_end, self._write_end = os.pipe()
         # Without site packages and by path, so that a start costs some ten milliseconds.
         package_root = str(Path(__file__).resolve().parents[2])
         code = f"import sys; sys.path.insert(0, {package_root!r}); import {__name__} as guardian; guardian.main()"
         inherited = {name: os.environ[name] for name in ("PATH", MARKER) if name in os.environ}
         try:
-            self._process = subprocess.Popen(
+            self._process: subprocess.Popen[bytes] = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", code, mark, str(read_end), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -65,11 +73,11 @@ class Guardian:
         """Let it end: nothing is left to guard."""
         self._send(_FAREWELL)
         os.close(self._write_end)
-        try:
-            self._process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        deadline = time.monotonic() + _FAREWELL_SECONDS
+        while self._process.poll() is None:
+            if time.monotonic() > deadline:
+                self._process.kill()
+            time.sleep(_LOOK_SECONDS)
 
     def _send(self, data: bytes) -> None:
         try:

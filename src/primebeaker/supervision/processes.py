@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -206,6 +205,9 @@ def _parse_stat(line: bytes) -> Process:
 
 
 def _run_ps(*selection: str) -> str:
+    # Not where there is a /proc; the guardian's start is part of every supervisor's.
+    import subprocess
+
     command = ["ps", *selection, "-o", "pid=,ppid=,pgid=,state=,lstart="]
     environment = {"PATH": os.environ.get("PATH", "/bin:/usr/bin"), "LC_ALL": "C"}
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment).stdout

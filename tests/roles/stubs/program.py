@@ -6,9 +6,7 @@ Orders are files in ``$STUB_DIR/orders`` named ``<rank>.<process>``; their text 
 import json
 import os
 import signal
-import subprocess
 import sys
-import threading
 import time
 
 DIRECTORY = os.environ["STUB_DIR"]
@@ -35,6 +33,7 @@ def order(kind=""):
 
 
 def serve(port, model):
+    import threading
     from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
     class Handler(BaseHTTPRequestHandler):
@@ -56,6 +55,8 @@ def main():
     if order(".ignore-term"):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     for part in order(".worker"):
+        import subprocess
+
         code = f"import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); open({part!r}, 'w').close(); time.sleep(600)"
         subprocess.Popen([sys.executable, "-S", "-c", code], start_new_session=True)
     for model in order(".serve"):

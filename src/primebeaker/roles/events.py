@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from primebeaker.redaction import Redactor
-from primebeaker.roles.rendezvous import utc_now
+from primebeaker.roles.clock import utc_now
 
 __all__ = ["EventLog"]
 

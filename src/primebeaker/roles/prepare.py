@@ -31,10 +31,10 @@ from primebeaker.prime_rl.resolve import (
 from primebeaker.prime_rl.subconfigs import digest, write_subconfigs
 from primebeaker.prime_rl.tables import Table, lookup
 from primebeaker.roles import ports
+from primebeaker.roles.clock import utc_now
 from primebeaker.roles.config_choice import load_values
 from primebeaker.roles.moves import Move
 from primebeaker.roles.plan import RuntimePlan
-from primebeaker.roles.rendezvous import utc_now
 from primebeaker.roles.stale import Decision, LaunchRecord, clean, decide, plan_moves, refuse_odd_names
 from primebeaker.roles.topology import Member, bracketed, engines_of
 

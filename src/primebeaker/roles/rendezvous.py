@@ -14,17 +14,17 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from primebeaker.roles.causes import Cause, ExitCode, RoleFault
+from primebeaker.roles.clock import utc_now
 from primebeaker.roles.files import Entry, SharedFiles
 from primebeaker.roles.plan import check_schema
 from primebeaker.roles.polling import Poll
 from primebeaker.roles.topology import Member, Slice
 
-__all__ = ["EPOCH_SCHEMA", "MEMBER_SCHEMA", "Epoch", "MemberFile", "MemberScan", "Paths", "Rendezvous", "utc_now"]
+__all__ = ["EPOCH_SCHEMA", "MEMBER_SCHEMA", "Epoch", "MemberFile", "MemberScan", "Paths", "Rendezvous"]
 
 MEMBER_SCHEMA = "primebeaker.member/v1"
 EPOCH_SCHEMA = "primebeaker.epoch/v1"
@@ -32,11 +32,6 @@ _KEPT_EPOCHS = 5
 _BEFORE_START = frozenset({"dirs", "setup", "programs", "assemble"})
 _MOST_NAMED = 10
 _PROGRESS_SECONDS = 30.0
-
-
-def utc_now() -> str:
-    """The time for people, never for decisions: clocks of hosts differ."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,11 @@ from primebeaker.prime_rl.checkpoint_rules import CompletenessRule, sft_rule
 from primebeaker.prime_rl.tables import lookup
 from primebeaker.roles import commands
 from primebeaker.roles.causes import Cause, ExitCode
+from primebeaker.roles.clock import utc_now
 from primebeaker.roles.config_choice import load_values
 from primebeaker.roles.moves import Move, move_aside
 from primebeaker.roles.process_role import DONE
-from primebeaker.roles.rendezvous import named_ranks, utc_now
+from primebeaker.roles.rendezvous import named_ranks
 from primebeaker.roles.stall import StallWatch
 from primebeaker.roles.topology import role_name
 from primebeaker.roles.topology_role import TopologyRole

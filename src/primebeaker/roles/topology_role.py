@@ -23,6 +23,7 @@ from primebeaker.prime_rl.subconfigs import digest
 from primebeaker.prime_rl.tables import lookup
 from primebeaker.roles import phases
 from primebeaker.roles.causes import Cause, ExitCode, RoleFault
+from primebeaker.roles.clock import utc_now
 from primebeaker.roles.config_choice import choose_config, contract_of, engine_plan, load_values
 from primebeaker.roles.fence import Fence
 from primebeaker.roles.files import DiskFaults, SharedFiles
@@ -34,7 +35,7 @@ from primebeaker.roles.polling import Poll
 from primebeaker.roles.ports import HeldPorts, hold_engine_ports
 from primebeaker.roles.process_role import ProcessRole
 from primebeaker.roles.reach import Listener, reach
-from primebeaker.roles.rendezvous import Epoch, MemberFile, Paths, Rendezvous, utc_now
+from primebeaker.roles.rendezvous import Epoch, MemberFile, Paths, Rendezvous
 from primebeaker.roles.setup import exported, setup_argv
 from primebeaker.roles.topology import Member, inference_slice, role_name, table
 from primebeaker.roles.watch import Complete, Watch

@@ -21,6 +21,8 @@ STUBS = Path(__file__).parent / "stubs"
 SOURCE = Path(__file__).parents[2] / "src"
 PROGRAMS = ("torchrun", "inference", "orchestrator", "vllm-router", "gateway")
 DEADLINE = 30.0
+#: Ports of a topology; those of others may begin ``PORTS_APART`` later.
+BLOCK, PORTS_APART = 245, 8
 
 RL_TOML = """
 max_steps = 4
@@ -97,6 +99,8 @@ class Topology:
     cp: int = 1
     env: dict[str, str] = field(default_factory=dict)
     toml: str | None = None
+    #: The first of its ports; engines may move by hundreds from there.
+    ports: int = 0
     replicas: list[Replica] = field(default_factory=list)
     starts: int = 0
 
@@ -108,7 +112,7 @@ class Topology:
             (self.bin / program).write_text(f"#!{sys.executable} -S\n" + (STUBS / "program.py").read_text())
             (self.bin / program).chmod(0o755)
         # One block for all of them, so that none lies among the others.
-        self.router = free_block(245)
+        self.router = self.ports or free_block(BLOCK)
         self.nccl, self.zmq, self.gateway, self.backend = (self.router + place for place in (1, 2, 4, 5))
         self.config = self.root / "run.toml"
         text = self.toml or (RL_TOML if self.kind == "rl" else SFT_TOML)
@@ -245,7 +249,7 @@ class Topology:
                     found.append(f"{entry.name}: {(entry / 'cmdline').read_bytes().replace(bytes(1), b' ').decode()}")
         return found
 
-    def nothing_left(self, seconds: float = 5.0) -> None:
+    def nothing_left(self, seconds: float = DEADLINE) -> None:
         """No process of the topology is alive."""
         wait_until(lambda: not self.alive(), f"nothing alive: {self.alive()}\n{self.output()}", seconds)
 

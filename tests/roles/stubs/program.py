@@ -67,8 +67,8 @@ def main():
         json.dump(record, stream)
     os.replace(path + ".tmp", path)
     print(f"{NAME} of rank {RANK} is up", flush=True)
-    parent = os.getppid()
-    while os.getppid() == parent:
+    # Like a real program it does not care who its parent is; it is the role that must leave nothing behind.
+    for _ in range(30000):
         words = order()
         if words:
             print(f"{NAME} of rank {RANK} ends as told: {' '.join(words)}", flush=True)

@@ -12,9 +12,9 @@ from primebeaker.errors import UserError
 from primebeaker.roles.causes import RoleFault
 from primebeaker.roles.fence import judge_epoch
 from primebeaker.roles.files import DiskFaults, SharedFiles
-from primebeaker.roles.rendezvous import Epoch, MemberFile, Paths, Rendezvous, named_ranks
+from primebeaker.roles.rendezvous import Epoch, MemberFile, MemberScan, Paths, Rendezvous, named_ranks
 from primebeaker.roles.topology import Slice
-from primebeaker.roles.watch import Silence
+from primebeaker.roles.watch import Silence, Watch
 
 
 async def join(
@@ -223,6 +223,29 @@ EPOCH = Epoch(epoch="3-aa", number=3, leader_instance="L", members={0: "L", 1: "
 def test_what_another_epoch_means(value: Epoch, rank: int, code: int | None) -> None:
     cause = judge_epoch(value.as_json(), EPOCH, rank=rank, instance="me" if rank else "L")
     assert (cause.code if cause else None) == code
+
+
+def test_a_leader_that_was_stopped_in_the_midst_of_a_look_is_superseded(tmp_path: Path) -> None:
+    """What it finds then are the members of the newer start, which look like replicas restarted without it."""
+    make(tmp_path)
+
+    async def start(names: str):
+        return await asyncio.gather(*(join(tmp_path, rank, 2, instance=f"{names}{rank}") for rank in (0, 1)))
+
+    async def look():
+        (epoch, members, files), _ = await start("a")
+        scan = MemberScan(files, Paths(tmp_path), 2)
+        real = scan.look
+
+        async def stopped_before_this():
+            await start("b")
+            return await real()
+
+        scan.look = stopped_before_this
+        watch = Watch(files, Paths(tmp_path), epoch, members, rank=0, instance="a0", heartbeat_timeout=0, scan=scan)
+        return await watch.look()
+
+    assert asyncio.run(look()).code == 96
 
 
 def test_silence_is_measured_on_the_watchers_clock_and_its_own_pauses_do_not_count() -> None:

@@ -111,9 +111,18 @@ class Watch:
     async def look(self) -> Cause | Complete | None:
         """What ends this role, if anything does."""
         # First of all: a process that was stopped for a while must notice a newer start before anything else.
+        found = (
+            await self._replaced()
+            or await self._look_at_members()
+            or await self._look_at_epoch()
+            or self._ended_member()
+        )
+        # It may have been stopped in the midst of this very look.
+        return (await self._replaced() or found) if isinstance(found, Cause) else found
+
+    async def _replaced(self) -> Cause | None:
         value = await self._files.read(self._paths.epoch_file)
-        found = judge_epoch(value, self._epoch, rank=self._rank, instance=self._instance)
-        return found or await self._look_at_members() or await self._look_at_epoch() or self._ended_member()
+        return judge_epoch(value, self._epoch, rank=self._rank, instance=self._instance)
 
     def _ended_member(self) -> Cause | None:
         """A peer that failed on its way through the barrier could leave nothing but its member file."""

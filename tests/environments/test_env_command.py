@@ -2,11 +2,17 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
+
+from primebeaker.environments.trying import SavedRollouts
+from primebeaker.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 RIGHT = "<feedback>f</feedback><label>pass</label>"
@@ -103,6 +109,86 @@ def test_try_runs_rollouts_and_a_rerun_goes_on(model_server, tmp_path):
     other = command(*words[:-4], "--model", "other", "--save", saved, "--base-url", base_url)
     assert other.returncode == 2
     assert "another model" in other.stderr
+
+
+TRY = ("try", "label", "--args", "dataset=examples/rl/data/train.jsonl")
+
+
+def test_try_with_the_stand_in_model_needs_no_endpoint():
+    done = command(*TRY, "--model", "stand-in", "--rollouts", 24, "--format", "text")
+    assert done.returncode == 0, done.stderr
+    assert "label with stand-in: 24 rollouts" in done.stdout
+    assert "scored 24, truncated 0, infrastructure errors 0, other errors 0" in done.stdout
+    mean = next(line.split()[1] for line in done.stdout.splitlines() if line.startswith("reward "))
+    assert 0 < float(mean) < 2, "right and wrong replies are drawn"
+
+
+def test_try_goes_on_where_it_was_ended(model_server, tmp_path):
+    """Whatever ends a run, what it saved is kept as it is, and nothing is made twice."""
+    saved = tmp_path / "rollouts.jsonl"
+    asked = []
+    answers = threading.Semaphore(0)
+
+    def answer(messages):
+        asked.append(messages)
+        answers.acquire(timeout=60)
+        # Line separators that are no line breaks of the file.
+        return f"<feedback>\u2028 \x85 ü {len(asked)}</feedback><label>pass</label>"
+
+    with model_server(answer) as base_url:
+        words = (*TRY, "--model", "m", "--base-url", base_url, "--rollouts", 12, "--concurrency", 1, "--save", saved)
+        argv = [sys.executable, "-m", "primebeaker", "env", *map(str, words)]
+        for ended_by in (signal.SIGKILL, signal.SIGINT):
+            before, kept = len(asked), whole_lines(saved)
+            run = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            answers.release(4)
+            deadline = time.monotonic() + 120
+            while len(asked) - before < 5:
+                assert run.poll() is None and time.monotonic() < deadline, run.communicate()[1]
+                time.sleep(0.05)
+            run.send_signal(ended_by)
+            _, said = run.communicate(timeout=60)
+            answers.release()
+            assert run.returncode == (130 if ended_by == signal.SIGINT else -signal.SIGKILL)
+            assert "Traceback" not in said
+            assert whole_lines(saved).startswith(kept)
+            assert whole_lines(saved).count(b"\n") == kept.count(b"\n") + 4
+            # What a write leaves that is cut short, even within a character.
+            saved.write_bytes(saved.read_bytes() + '{"environment": "label", "ü'.encode()[:-1])
+        kept, before = whole_lines(saved), len(asked)
+        answers.release(20)
+        again = command(*words)
+        assert again.returncode == 0, again.stderr
+        assert len(asked) - before == 4
+    assert saved.read_bytes().startswith(kept)
+    assert [json.loads(line)["rollout"] for line in saved.read_bytes().splitlines()] == list(range(12))
+
+
+def whole_lines(file):
+    content = file.read_bytes() if file.exists() else b""
+    return content[: content.rfind(b"\n") + 1]
+
+
+def test_a_save_file_of_something_else_is_refused(tmp_path):
+    rows = [{"question": "q"}]
+    entry = {"reward": 1.0, "error": None}
+    saved = tmp_path / "saved.jsonl"
+    identity = {"model": "m", "sampling": {}}
+    SavedRollouts(saved, identity).add(3, rows[0], entry)
+    again = SavedRollouts(saved, identity)
+    again.check_rows(rows)
+    with pytest.raises(UserError, match=r"saved\.jsonl: --save: another run is writing to it"):
+        SavedRollouts(saved, identity)
+    with pytest.raises(UserError, match="rollout 3 was made from another row than row 0 of the dataset now"):
+        again.check_rows([{"question": "another"}])
+    del again
+    with pytest.raises(UserError, match=r"saved\.jsonl:1: holds rollouts with another sampling"):
+        SavedRollouts(saved, {**identity, "sampling": {"temperature": 0.5}})
+    saved.write_text("not ours\n")
+    with pytest.raises(UserError, match=r"saved\.jsonl:1: not a line of saved rollouts"):
+        SavedRollouts(saved, identity)
+    with pytest.raises(UserError, match="cannot be written: No such file or directory"):
+        SavedRollouts(tmp_path / "no" / "such.jsonl", identity)
 
 
 def test_try_against_nothing_reports_infrastructure_errors():

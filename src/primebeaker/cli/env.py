@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,12 +14,19 @@ from cyclopts import Parameter
 
 from primebeaker.cli.app import new_app
 from primebeaker.cli.env_output import conversation, described, figures_table, progress_line
+from primebeaker.cli.env_stand_in import STAND_IN, stand_in_model
 from primebeaker.cli.flags import integer, number, path, repeated, text
 from primebeaker.cli.output import OutputOptions, Result, warn
 from primebeaker.cli.tables import columns
 from primebeaker.config.document import TomlDocument
 from primebeaker.config.environments import bundled_module, entries
-from primebeaker.environments.inspection import check_environment, describe, listing, parse_arguments
+from primebeaker.environments.inspection import (
+    CheckedEnvironment,
+    check_environment,
+    describe,
+    listing,
+    parse_arguments,
+)
 from primebeaker.environments.trying import Plan, Progress, SavedRollouts, run_rollouts, summarize
 from primebeaker.errors import Mistakes, UserError
 
@@ -125,7 +134,9 @@ def _check_toml(file: Path) -> list[dict[str, Any]]:
 class TryOptions(ArgumentOptions):
     """What ``env try`` takes."""
 
-    model: Annotated[str | None, text("Name of the model at the endpoint.", panel="Model")] = None
+    model: Annotated[
+        str | None, text("Name of the model at the endpoint; 'stand-in' without --base-url needs none.", panel="Model")
+    ] = None
     base_url: Annotated[str | None, text("OpenAI-compatible endpoint, ending in /v1.", panel="Model")] = None
     api_key_var: Annotated[
         str, text("Environment variable with the endpoint's key.", panel="Model", default="OPENAI_API_KEY")
@@ -145,32 +156,38 @@ def try_environment(name: str, /, options: Annotated[TryOptions | None, Paramete
     mistakes = Mistakes()
     if options.model is None:
         mistakes.add(UserError("--model is missing: the model's name at the endpoint"))
-    if options.base_url is None:
-        mistakes.add(UserError("--base-url is missing: an OpenAI-compatible endpoint such as http://127.0.0.1:8000/v1"))
-    elif not options.base_url.startswith(("http://", "https://")):
+    if options.base_url is None and options.model != STAND_IN:
+        wanted = "an OpenAI-compatible endpoint such as http://127.0.0.1:8000/v1"
+        without = f"without one at hand, --model {STAND_IN} draws right and wrong replies"
+        mistakes.add(UserError(f"--base-url is missing: {wanted}", hint=without))
+    if options.base_url is not None and not options.base_url.startswith(("http://", "https://")):
         mistakes.add(UserError(f"--base-url = {options.base_url!r}: expected an http:// or https:// URL"))
     mistakes.raise_if_any()
     arguments = parse_arguments(options.args)
     checked = check_environment(name, arguments)
     warn(checked.warnings)
     sampling = {"max_tokens": options.max_tokens, "temperature": options.temperature}
-    plan = Plan(
-        model=options.model or "",
-        base_url=options.base_url or "",
-        rollouts=options.rollouts,
-        concurrency=options.concurrency,
-        api_key_var=options.api_key_var,
-        sampling={key: value for key, value in sampling.items() if value is not None},
-    )
-    saved = SavedRollouts(options.save, {"environment": checked.name, "args": arguments, "model": plan.model})
+    sampling = {key: value for key, value in sampling.items() if value is not None}
+    model = options.model or ""
+    identity = {"environment": checked.name, "args": arguments, "model": model, "sampling": sampling}
+    saved = SavedRollouts(options.save, identity)
     started = time.monotonic()
-    rollouts = run_rollouts(checked, plan, saved, on_progress=_show_progress)
+    with _endpoint(options, checked) as base_url:
+        plan = Plan(
+            model=model,
+            base_url=base_url,
+            rollouts=options.rollouts,
+            concurrency=options.concurrency,
+            api_key_var=options.api_key_var,
+            sampling=sampling,
+        )
+        rollouts = run_rollouts(checked, plan, saved, on_progress=_show_progress)
     if sys.stderr.isatty():
         sys.stderr.write("\n")
     summary = summarize(rollouts)
     data = {
         "environment": checked.name,
-        "model": plan.model,
+        "model": model,
         "rows": checked.rows,
         "seconds": round(time.monotonic() - started, 3),
         **asdict(summary),
@@ -182,8 +199,19 @@ def try_environment(name: str, /, options: Annotated[TryOptions | None, Paramete
 
     # Without a single scored rollout the figures say nothing: the endpoint or a service has failed.
     if not summary.scored:
-        warn([f"--base-url = {options.base_url}: no rollout could be scored; the first error: {summary.first_error}"])
+        asked = f"--base-url = {options.base_url}" if options.base_url else f"--model = {STAND_IN}"
+        warn([f"{asked}: no rollout could be scored; the first error: {summary.first_error}"])
     return Result(data, text=readable, exit_code=0 if summary.scored else 3)
+
+
+@contextmanager
+def _endpoint(options: TryOptions, checked: CheckedEnvironment) -> Iterator[str]:
+    if options.base_url is not None:
+        yield options.base_url
+        return
+    rows = checked.environment.get_dataset()
+    with stand_in_model([rows[number] for number in range(min(options.rollouts, len(rows)))]) as base_url:
+        yield base_url
 
 
 def _show_progress(progress: Progress) -> None:

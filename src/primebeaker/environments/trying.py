@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
+import hashlib
 import json
 import logging
 import statistics
@@ -11,11 +13,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from primebeaker.environments.inspection import CheckedEnvironment
 from primebeaker.errors import UserError
-from primebeaker.fileio import atomic_write
 
 __all__ = ["Plan", "Progress", "SavedRollouts", "Summary", "run_rollouts", "summarize"]
 
@@ -55,55 +56,90 @@ class Progress:
 class SavedRollouts:
     """Rollouts in a JSON-lines file, one line each, so that an interrupted run can go on.
 
+    The file is only ever appended to, and belongs to one run at a time.  A line that a killed run left unfinished is
+    cut off, and its rollout made again.
+
     Args:
-        path: The file; it need not exist.
-        identity: What must be the same in every line (environment, arguments, model).
+        path: The file; it need not exist, its folder must.
+        identity: What must be the same in every line (environment, arguments, model, sampling).
 
     Raises:
-        UserError: The file holds rollouts of something else.
+        UserError: The file holds rollouts of something else, is used by another run, or cannot be written.
     """
 
     def __init__(self, path: Path | None, identity: Mapping[str, Any]) -> None:
         self._path = path
         self._identity = json.loads(json.dumps(identity))
+        self._stream: BinaryIO | None = None
         self.by_number: dict[int, dict[str, Any]] = {}
-        if path is not None and path.exists():
-            self._read(path)
+        if path is not None:
+            self._stream = _opened(path)
+            self._read(path, self._stream)
 
-    def _read(self, path: Path) -> None:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        kept = []
+    def _read(self, path: Path, stream: BinaryIO) -> None:
+        stream.seek(0)
+        *lines, unfinished = stream.read().split(b"\n")
         for number, line in enumerate(lines, start=1):
             try:
                 entry = json.loads(line)
-                same = all(entry[key] == value for key, value in self._identity.items())
                 rollout = int(entry["rollout"])
-            except (ValueError, KeyError, TypeError):
-                if number == len(lines):
-                    break  # the line that was being written when the last run ended
-                raise UserError("not a line of saved rollouts", file=path, line=number) from None
-            if not same:
                 different = [key for key, value in self._identity.items() if entry[key] != value]
+            except (ValueError, KeyError, TypeError):
+                raise UserError(
+                    "not a line of saved rollouts", hint="choose another --save file", file=path, line=number
+                ) from None
+            if different:
                 raise UserError(
                     f"holds rollouts with another {' and '.join(different)}",
                     hint="choose another --save file",
                     file=path,
                     line=number,
                 )
-            kept.append(line)
             self.by_number[rollout] = entry
-        if len(kept) != len(lines):
-            atomic_write(path, "".join(f"{line}\n" for line in kept))
+        if unfinished:
+            stream.truncate(stream.tell() - len(unfinished))
         # An outage says nothing about the model; those rollouts are made again.
         self.by_number = {number: entry for number, entry in self.by_number.items() if not _is_outage(entry)}
 
-    def add(self, number: int, entry: dict[str, Any]) -> None:
+    def check_rows(self, rows: Any) -> None:
+        """Check that the saved rollouts are of these rows.
+
+        Raises:
+            UserError: The dataset has changed since.
+        """
+        for number, entry in sorted(self.by_number.items()):
+            if entry.get("row_digest") != _row_digest(rows[number % len(rows)]):
+                raise UserError(
+                    f"rollout {number} was made from another row than row {number % len(rows)} of the dataset now",
+                    hint="choose another --save file",
+                    file=self._path,
+                )
+
+    def add(self, number: int, row: Mapping[str, Any], entry: dict[str, Any]) -> None:
         """Keep one rollout, in the file too."""
-        entry = {**self._identity, "rollout": number, **entry}
+        entry = {**self._identity, "rollout": number, "row_digest": _row_digest(row), **entry}
         self.by_number[number] = entry
-        if self._path is not None:
-            with self._path.open("a", encoding="utf-8") as stream:
-                stream.write(json.dumps(entry, ensure_ascii=False) + "\n")
+        if self._stream is not None:
+            self._stream.write(json.dumps(entry).encode() + b"\n")
+            self._stream.flush()
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        stream = path.open("ab+")
+    except OSError as error:
+        raise UserError(f"--save: cannot be written: {error.strerror}", file=path) from None
+    try:
+        # The lock ends with the process, however that ends.
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        stream.close()
+        raise UserError("--save: another run is writing to it", hint="choose another --save file", file=path) from None
+    return stream
+
+
+def _row_digest(row: Mapping[str, Any]) -> str:
+    return hashlib.blake2b(json.dumps(row, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
 def run_rollouts(
@@ -119,6 +155,7 @@ def run_rollouts(
         All rollouts in order, saved ones included: ``reward``, ``metrics``, ``error``, ``is_truncated``,
         ``stop_condition``, ``prompt``, ``completion``.
     """
+    saved.check_rows(checked.environment.get_dataset())
     with _quiet_verifiers():
         asyncio.run(_run(checked.environment, plan, saved, on_progress))
     return [saved.by_number[number] for number in range(plan.rollouts)]
@@ -145,9 +182,10 @@ async def _run(env: Any, plan: Plan, saved: SavedRollouts, on_progress: Callable
 
     async def work() -> None:
         for number in missing:
-            output = await env.run_rollout(dict(rows[number % len(rows)]), client, plan.model, dict(plan.sampling))
+            row = dict(rows[number % len(rows)])
+            output = await env.run_rollout(row, client, plan.model, dict(plan.sampling))
             entry = _entry(output)
-            saved.add(number, entry)
+            saved.add(number, row, entry)
             _count(progress, entry)
             on_progress(progress)
 

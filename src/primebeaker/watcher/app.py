@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 import os
+import sqlite3
 import threading
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -234,26 +235,37 @@ def _health(server: Server) -> Callable[[Request], Response]:
     return handle
 
 
+def _progress(connection: sqlite3.Connection, database: Path) -> tuple[int, dict[str, Any]]:
+    """The generation, and how far a running scan is (a rebuild writes elsewhere, so it has no numbers)."""
+    if not is_scanning(database):
+        return generation_of(connection), {"running": False}
+    row = connection.execute(
+        "SELECT files_seen, files_parsed FROM scans WHERE status = 'running' ORDER BY id DESC LIMIT 1"
+    ).fetchone()
+    numbers = {"files_seen": row[0], "files_parsed": row[1]} if row else {}
+    return generation_of(connection), {"running": True, **numbers}
+
+
 def _events(server: Server) -> Callable[[Request], Any]:
     async def stream(request: Request) -> AsyncIterator[str]:
         server.clients += 1
         connection: Any = None
-        last: tuple[int, bool] | None = None
+        last: tuple[int, dict[str, Any]] | None = None
         quiet = 0.0
         try:
             while not await request.is_disconnected():
                 try:
                     if connection is None:
                         connection = await asyncio.to_thread(open_reader, server.database)
-                    now = (await asyncio.to_thread(generation_of, connection), is_scanning(server.database))
+                    now = await asyncio.to_thread(_progress, connection, server.database)
                 except Exception:
                     if connection is not None:
                         connection.close()
-                    connection, now = None, last or (-1, False)
+                    connection, now = None, last or (-1, {"running": False})
                 if last is None or now[0] != last[0]:
                     yield f"event: generation\ndata: {now[0]}\n\n"
                 if last is not None and now[1] != last[1]:
-                    yield f"event: scan\ndata: {'running' if now[1] else 'idle'}\n\n"
+                    yield f"event: scan\ndata: {json.dumps(now[1])}\n\n"
                 last = now
                 quiet += _POLL_SECONDS
                 if quiet >= _HEARTBEAT_SECONDS:

@@ -11,7 +11,7 @@ __all__ = ["Asset", "asset_url", "assets"]
 
 _FOLDER = Path(__file__).parent / "assets"
 _TYPES = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}
-_NAMES = ("htmx.js", "uplot.js", "uplot.css", "watcher.js", "watcher.css", "favicon.svg")
+_NAMES = ("htmx.js", "uplot.js", "uplot.css", "tables.js", "watcher.js", "watcher.css", "favicon.svg")
 
 
 class Asset(NamedTuple):

@@ -259,8 +259,10 @@ def list_scans(connection: sqlite3.Connection, query: Mapping[str, Any]) -> dict
         cursor=query.get("cursor"),
         nullable=False,
     )
-    found = {row["id"]: dict(row) for row in connection.execute("SELECT * FROM scans")}
+    marks = ", ".join("?" * len(page.ids))
+    rows = connection.execute(f"SELECT * FROM scans WHERE id IN ({marks})", page.ids)  # noqa: S608
+    found = {row["id"]: dict(row) for row in rows}
     for row in found.values():
         row["roots"] = json.loads(row.pop("roots_json") or "null")
-    total = len(found)
+    total = connection.execute("SELECT count(*) FROM scans").fetchone()[0]
     return _answer(connection, [found[row_id] for row_id in page.ids], total, page.next_cursor)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from primebeaker.errors import PrimeBeakerError, UserError
+from primebeaker.watcher.access_log import AccessLog
 from primebeaker.watcher.errors import missing_package
 from primebeaker.watcher.locking import is_scanning
 from primebeaker.watcher.roots import Given
@@ -159,9 +160,9 @@ def serve(
     )
     address = f"http://{shown}:{port}/{options.base_path.strip('/')}"
 
-    # The access log would show query strings, and with them a token.
+    # The server's own access log would show query strings, and with them a token.
     config = uvicorn.Config(
-        application,
+        AccessLog(application),
         log_level="warning",
         access_log=False,
         timeout_keep_alive=30,

@@ -183,6 +183,7 @@ def scan_into(
     writer.begin_scan(kind, socket.gethostname(), os.getpid(), roots.to_json())
     with stopping() if stop is None else contextlib.nullcontext(stop) as check:
         files = FileScan(writer, roots, time.time_ns(), options.full, check)
+        files.check = _noting(files, check)
         try:
             summary = _Scan(writer, files, options).run()
         except BaseException as error:
@@ -197,6 +198,16 @@ def scan_into(
         "seconds": round(time.monotonic() - began, 3),
         **{key: summary[key] for key in _LATE if key in summary},
     }
+
+
+def _noting(files: FileScan, check: Callable[[], None]) -> Callable[[], None]:
+    """The check for a stop, which also tells readers how far the scan is."""
+
+    def both() -> None:
+        check()
+        files.writer.tell_progress(files.counts.seen, files.counts.parsed)
+
+    return both
 
 
 _LATE = (

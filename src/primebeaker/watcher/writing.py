@@ -75,6 +75,7 @@ class Writer:
     _next_ids: dict[str, int] = field(default_factory=dict)
     _issue_counts: dict[str, int] = field(default_factory=dict)
     _owners: set[str] = field(default_factory=set)
+    _told: float = field(default_factory=time.monotonic)
     _moment: tuple[int, str | None] = (0, None)
     dropped_issues: dict[str, int] = field(default_factory=dict)
 
@@ -300,6 +301,16 @@ class Writer:
             self._issue_counts[item.code] = self._issue_counts.get(item.code, 0) + added.rowcount
 
     # The scan row.
+
+    def tell_progress(self, seen: int, parsed: int) -> None:
+        """Let readers see how far the scan is, at most once a second."""
+        now_seconds = time.monotonic()
+        if now_seconds - self._told < 1:
+            return
+        self._told = now_seconds
+        self.connection.execute(
+            "UPDATE scans SET files_seen = ?, files_parsed = ? WHERE id = ?", (seen, parsed, self.scan_id)
+        )
 
     def begin_scan(self, kind: str, host: str, pid: int, roots: Mapping[str, Any]) -> None:
         """Insert the scan's row; scans that died without a word are closed."""

@@ -35,8 +35,12 @@ class LoopbackServer:
         self._thread.join(30)
         self._loop.close()
 
+    def connections(self) -> list[Any]:
+        """The open connections."""
+        return [found for found in self._runner.server.connections if found.transport is not None]
+
     async def _start(self) -> str:
-        self._runner = web.AppRunner(self._app, shutdown_timeout=1)
+        self._runner = web.AppRunner(self._app, shutdown_timeout=1, handler_cancellation=True)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0, backlog=1024)
         await site.start()
@@ -213,6 +217,8 @@ class FakeGateway:
     def __init__(self) -> None:
         self.requests: list[tuple[str, dict[str, Any]]] = []
         self.answers: dict[str, Callable[[dict[str, Any]], Any]] = {}
+        #: From the number of a request to ``status``, ``hang`` or ``drop`` when it is to fail so.
+        self.fault: Callable[[int], str | None] = lambda number: None
         app = web.Application(client_max_size=64 * 2**20)
         app.router.add_post("/{route}", self._answer)
         self.server = LoopbackServer(app)
@@ -224,6 +230,13 @@ class FakeGateway:
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         route, body = request.match_info["route"], await request.json()
         self.requests.append((route, body))
+        fault = self.fault(len(self.requests))
+        if fault == "status":
+            return web.json_response({"detail": "busy"}, status=503)
+        if fault == "hang":
+            await asyncio.sleep(600)
+        if fault == "drop" and request.transport is not None:
+            request.transport.close()
         answer = self.answers.get(route)
         if answer is None:
             return web.json_response({"detail": "no such route"}, status=404)
@@ -235,6 +248,11 @@ class FakeGateway:
         if isinstance(found, tuple):
             return web.json_response(found[1], status=found[0])
         return web.json_response(found)
+
+    @property
+    def connections(self) -> int:
+        """How many connections are open."""
+        return len(self.server.connections())
 
     def bodies(self, route: str) -> list[dict[str, Any]]:
         """The request bodies a route got."""

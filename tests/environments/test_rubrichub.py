@@ -1,5 +1,6 @@
 """`rubrichub-judge`: rows, sample, request, score, failures, shadow judge."""
 
+import asyncio
 import hashlib
 import json
 
@@ -160,6 +161,36 @@ def test_bad_rubrics_fail_the_load(load, rubrics, says):
     with pytest.raises(RuntimeError) as caught:
         load(row={"prompt": "q", "rubrics": rubrics})
     assert f"rows.jsonl:1: rubrics: {says}" in str(caught.value) or says in str(caught.value)
+
+
+def test_the_judge_reads_text_only(load):
+    parts = [{"role": "user", "content": [{"type": "text", "text": "q"}]}]
+    with pytest.raises(RuntimeError, match=r"rows\.jsonl:1: prompt: message 1: expected content to be text"):
+        load(row={"prompt": parts, "rubrics": [{"text": "t", "weight": 1}]})
+
+
+def test_a_row_that_a_caller_brings_is_named_by_its_content(load, play, gateway):
+    gateway.answers["judge"] = labels("pass")
+    prompt = [{"role": "user", "content": "own"}]
+    row = {"prompt": prompt, "example_id": 0, "Rubrics": [{"criterion": "c", "points": 2}]}
+    played = play(load(), ["a"], row=row)
+    rubrics = [{"original_index": 0, "text": "c", "weight": 2.0}]
+    content = json.dumps({"prompt": prompt, "rubrics": rubrics}, sort_keys=True, separators=(",", ":"))
+    record = played.output["info"]["jtc_rubrichub_judge"]["source_record_id"]
+    assert (record, played.reward) == (f"sha256:{hashlib.sha256(content.encode()).hexdigest()}", 1.0)
+
+
+def test_a_slow_shadow_judge_holds_nothing_up(load, play, gateway):
+    gateway.answers["judge"] = labels("pass", "fail")
+
+    async def hang(body):
+        await asyncio.sleep(600)
+
+    gateway.answers["shadow"] = hang
+    shadow = {"shadow_judge_model_path": "s", "shadow_judge_server_url": f"{gateway.url}/shadow"}
+    env = load(**shadow, shadow_judge_sample_rate=1.0, shadow_judge_timeout=0.2)
+    played = play(env, ["a"])
+    assert (played.reward, played.output["error"], played.metrics["shadow_judge_error"]) == (0.625, None, 1.0)
 
 
 def test_the_shadow_judge_only_observes(load, play, gateway, tmp_path):

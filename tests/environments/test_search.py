@@ -196,6 +196,19 @@ def test_outages_are_counted_told_and_end_the_rollout(load, play, gateway):
     assert (played.output["error"]["error"], played.reward) == ("InfraError", 0.0)
 
 
+def test_a_page_service_that_fails_is_an_outage_for_the_terminal_too(load, play, gateway):
+    gateway.answers["search"] = lambda body: (500, {"detail": gateway.url})
+    played = play(load(WT), [calls(BROWSE), ANSWER])
+    shown = json.loads(played.prompts[1][-1]["content"])
+    assert shown["stderr"] == "browse: http://x/a: service unavailable" and shown["exit_code"] == 1
+    assert (played.metrics["tool_infrastructure_errors"], played.reward) == (1.0, 2.0)
+    played = play(load(WTJ, max_consecutive_infrastructure_errors=2), [calls(BROWSE), calls(BROWSE), "Paris"])
+    assert (played.output["error"]["error"], played.reward) == ("InfraError", 0.0)
+    gateway.answers["search"] = lambda body: {"success": False, "error": "no such page"}
+    played = play(load(WT, max_consecutive_infrastructure_errors=1), [calls(BROWSE), ANSWER])
+    assert (played.metrics["tool_infrastructure_errors"], played.reward) == (0.0, 2.0)
+
+
 def test_prompts_come_from_the_template_and_keep_the_braces_of_the_question(load, rows_file):
     prompt = load(WT, max_tool_calls=7).get_dataset()[0]["prompt"]
     assert prompt[1] == {"role": "user", "content": "Capital of {x}?"}

@@ -115,7 +115,7 @@ def _build(values: Values) -> Any:
     dataset, split = values["dataset"], values["split"]
 
     def prepare(row: Mapping[str, Any], position: int) -> dict[str, Any]:
-        return prepared_row(row, dataset=dataset, split=split, position=position)
+        return prepared_row(row, place=f"{dataset}:{split}:", position=position)
 
     rows = rows_of(SPEC.name, values, DatasetRules(prompt_columns=("prompt",), prepare=prepare))
     rewards = (*REWARDS, *(SHADOW_REWARDS if values["shadow_judge_model_path"] is not None else ()))

@@ -6,9 +6,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from primebeaker.environments._shared.commands import browse_of, cat_of
-from primebeaker.environments._shared.pages import PageFault, RolloutPages
+from primebeaker.environments._shared.pages import PageFault, PageOutage, RolloutPages
 
-__all__ = ["BrowsingTerminal", "goes_to_plain_terminal"]
+__all__ = ["PAGE_OUTAGE", "BrowsingTerminal", "goes_to_plain_terminal"]
+
+#: Key of a result that failed because the page service did; never shown.
+PAGE_OUTAGE = "primebeaker_page_outage"
 
 
 class BrowsingTerminal:
@@ -44,7 +47,7 @@ class BrowsingTerminal:
             try:
                 body, fetched = await asset_store.page(browse.url, self._fetch, self._page_limit)
             except PageFault as fault:
-                return _failed(f"browse: {browse.url}: {fault}")
+                return _failed(f"browse: {browse.url}: {fault}", fault)
             result = await self._terminal(browse.pipeline, body)
             if self._capture_pages and fetched and isinstance(result, dict):
                 result = {**result, "web_asset": asset_store.get_by_url(browse.url)}
@@ -60,7 +63,7 @@ class BrowsingTerminal:
             try:
                 bodies.append((await asset_store.page(asset["url"], self._fetch, self._page_limit))[0])
             except PageFault as fault:
-                return _failed(f"cat: {word}: {fault}")
+                return _failed(f"cat: {word}: {fault}", fault)
         return await self._terminal(pipeline, "\n\n".join(bodies))
 
 
@@ -70,5 +73,6 @@ def goes_to_plain_terminal(command: str, asset_store: Any) -> bool:
     return cat is None or not all(word in asset_store or word.startswith("asset_") for word in cat[0])
 
 
-def _failed(stderr: str) -> dict[str, Any]:
-    return {"stdout": "", "stderr": stderr, "success": False, "exit_code": 1}
+def _failed(stderr: str, fault: PageFault | None = None) -> dict[str, Any]:
+    result = {"stdout": "", "stderr": stderr, "success": False, "exit_code": 1}
+    return result | {PAGE_OUTAGE: True} if isinstance(fault, PageOutage) else result

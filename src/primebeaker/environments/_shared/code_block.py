@@ -29,7 +29,7 @@ def code_of(text: str) -> str | None:
     inner = text[opening.end() - 1 : -len(_CLOSING_TAG)].rstrip()
     if not inner.endswith("\n```"):
         return None
-    body = inner[1:-4]
+    body = inner[1:-4].removesuffix("\r")
     return body if body.strip() else None
 
 

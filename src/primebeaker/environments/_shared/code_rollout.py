@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from literegistry_tool_client import RemoteCodeExecutionClient
@@ -14,7 +13,7 @@ from primebeaker.environments._shared.live import live_of
 from primebeaker.environments._shared.pooled_behaviour import PooledBehaviour
 from primebeaker.environments._shared.results import cut_streams, fenced_content
 from primebeaker.environments._shared.services import ServicePool, call_service, pooled, watch_outcomes
-from primebeaker.environments._shared.thinking import LONG_TEXT, visible_text
+from primebeaker.environments._shared.thinking import off_the_loop, visible_text
 from primebeaker.environments._shared.tool_calls import ToolCall, said_text
 
 __all__ = ["MOST_SHOWN", "CodeBehaviour", "code_client"]
@@ -73,8 +72,7 @@ class CodeBehaviour(PooledBehaviour):
                 return "code"
             return "final" if code_route_verdict(text) is not None else "invalid"
 
-        long = len(visible_text(message)) > LONG_TEXT
-        route = await asyncio.to_thread(read) if long else read()
+        route = await off_the_loop(visible_text(message), read)
         state["primebeaker_route"] = route
         if len(state["trajectory"]) == 1:
             state["jtc_first_route"] = route

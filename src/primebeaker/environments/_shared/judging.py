@@ -7,12 +7,12 @@ from typing import Any
 
 from literegistry_tool_client import JudgeClient
 
-from primebeaker.environments._shared.behaviour import InfrastructureFault, State, plain_message
+from primebeaker.environments._shared.behaviour import InfrastructureFault, State, last_assistant, plain_message
 from primebeaker.environments._shared.rows import answer_text
 from primebeaker.environments._shared.search_answers import final_text
 from primebeaker.environments._shared.search_rollout import SearchBehaviour
 from primebeaker.environments._shared.services import ServicePool, call_service, pooled
-from primebeaker.environments._shared.thinking import content_text
+from primebeaker.environments._shared.thinking import content_text, off_the_loop, visible_text
 
 __all__ = [
     "GatewayJudgeClient",
@@ -164,7 +164,8 @@ class JudgedSearchBehaviour(SearchBehaviour):
 
     async def score(self, env: Any, state: State) -> None:
         """Ask the judge, unless there is no final answer."""
-        output = final_text(state)
+        message = last_assistant(state) or {}
+        output = await off_the_loop(visible_text(message), final_text, state)
         if output is None:
             return
         try:

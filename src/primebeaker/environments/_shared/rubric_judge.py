@@ -96,7 +96,7 @@ class RubricJudgeBehaviour(Behaviour):
 
     async def score(self, env: Any, state: State) -> None:
         """Judge the final answer and keep the audit in ``state["info"]["jtc_rubrichub_judge"]``."""
-        record_id, rubrics = row_rubrics(state["answer"])
+        record_id, rubrics = row_rubrics(state["input"], state.get("answer"))
         message = last_assistant(state)
         output = visible_text(message) if message else ""
         selected = sampled_rubrics(rubrics, most=env.max_rubrics, seed=env.rubric_sample_seed, record_id=record_id)
@@ -189,10 +189,15 @@ class RubricJudgeBehaviour(Behaviour):
             _record(state, "jtc_rubrichub_shadow_judge", audit)
             return
         try:
-            _, judgments = await self._ask(
-                self._shadow, request, env.shadow_judge_model_path, env.shadow_judge_max_retries, len(selected)
-            )
+            attempts = env.shadow_judge_max_retries
+            # Waiting for a free slot counts too: an observation may not hold up the score any longer.
+            async with asyncio.timeout(env.shadow_judge_timeout * attempts):
+                _, judgments = await self._ask(
+                    self._shadow, request, env.shadow_judge_model_path, attempts, len(selected)
+                )
             audit |= {"status": "ok", **compared(selected, labels, [judgment["label"] for judgment in judgments])}
+        except TimeoutError:
+            audit |= {"status": "failed", "error": "no answer in time"}
         except Exception as error:
             audit |= {"status": "failed", "error": str(error)}
         if env.shadow_judge_audit_dir is not None:

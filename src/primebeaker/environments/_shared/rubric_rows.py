@@ -9,6 +9,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from primebeaker.environments._shared.behaviour import plain_message
 from primebeaker.environments._shared.rows import RowFault
 
 __all__ = ["Rubric", "has_orphan_think_close", "prepared_row", "row_rubrics", "rubric_score", "sampled_rubrics"]
@@ -22,8 +23,13 @@ class Rubric(NamedTuple):
     weight: float
 
 
-def prepared_row(row: Mapping[str, Any], *, dataset: str, split: str, position: int) -> dict[str, Any]:
+def prepared_row(row: Mapping[str, Any], *, place: str | None, position: int = 0) -> dict[str, Any]:
     """Bring a row into normal form: ``prompt``, ``answer`` with record id and rubrics, ``info.rubrichub_record_id``.
+
+    Args:
+        row: The row as it was read.
+        place: ``<dataset>:<split>:``, what its number is put behind; None for a row that comes from no dataset.
+        position: Its number.
 
     Raises:
         RowFault: The rubrics are missing or unusable.
@@ -32,11 +38,17 @@ def prepared_row(row: Mapping[str, Any], *, dataset: str, split: str, position: 
     extra = row.get("extra_info")
     if not row.get("prompt") and isinstance(extra, Mapping):
         prepared["prompt"] = extra.get("prompt")
+    _check_prompt(prepared.get("prompt"))
     known = _normal_answer(row.get("answer"))
     column, rubrics = ("answer", known["rubrics"]) if known else _raw_rubrics(row)
     checked = _checked_rubrics(column, rubrics)
-    record_id = str(known["record_id"]) if known else _record_id(row, f"{dataset}:{split}:", position)
-    prepared["answer"] = _compact({"record_id": record_id, "rubrics": [rubric._asdict() for rubric in checked]})
+    plain = [rubric._asdict() for rubric in checked]
+    if known:
+        record_id = str(known["record_id"])
+    else:
+        prefix = None if place is None else f"{place}{position}"
+        record_id = _record_id(row, place) or prefix or _digest({"prompt": prepared.get("prompt"), "rubrics": plain})
+    prepared["answer"] = _compact({"record_id": record_id, "rubrics": plain})
     info = row.get("info")
     if isinstance(info, str):
         try:
@@ -47,9 +59,17 @@ def prepared_row(row: Mapping[str, Any], *, dataset: str, split: str, position: 
     return prepared
 
 
-def row_rubrics(answer: str) -> tuple[str, list[Rubric]]:
-    """The record id and the rubrics in a normalised answer."""
-    found = json.loads(answer)
+def row_rubrics(row: Mapping[str, Any], answer: Any) -> tuple[str, list[Rubric]]:
+    """The record id and the rubrics in a normalised answer; of a row that a caller brings, in its own columns.
+
+    Raises:
+        RowFault: There are none, or they are unusable.
+    """
+    found = _normal_answer(answer)
+    if found is None:
+        prompt = row.get("prompt")
+        plain = [plain_message(message) for message in prompt] if isinstance(prompt, list | tuple) else prompt
+        found = json.loads(prepared_row({**row, "prompt": plain, "answer": None}, place=None)["answer"])
     rubrics = [Rubric(entry["original_index"], entry["text"], entry["weight"]) for entry in found["rubrics"]]
     return str(found["record_id"]), rubrics
 
@@ -136,13 +156,24 @@ def _checked_rubrics(column: str, rubrics: Any) -> list[Rubric]:
     return checked
 
 
-def _record_id(row: Mapping[str, Any], prefix: str, position: int) -> str:
+def _check_prompt(prompt: Any) -> None:
+    for number, message in enumerate(prompt if isinstance(prompt, list | tuple) else (), start=1):
+        content = message.get("content") if isinstance(message, Mapping) else None
+        if isinstance(content, list | tuple):
+            raise RowFault("prompt", f"message {number}: expected content to be text, which is what the judge reads")
+
+
+def _digest(value: Any) -> str:
+    return f"sha256:{hashlib.sha256(_compact(value).encode()).hexdigest()}"
+
+
+def _record_id(row: Mapping[str, Any], place: str | None) -> str | None:
     for key in ("record_id", "id"):
         value = row.get(key)
         if isinstance(value, str | int) and not isinstance(value, bool) and str(value).strip():
             return str(value).strip()
     index = row.get("__index_level_0__")
-    return f"{prefix}{position if index is None else index}"
+    return None if index is None or place is None else f"{place}{index}"
 
 
 def _compact(value: Any) -> str:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from literegistry_tool_client import SearchClient, WebTerminalExecutionClient
 
 from primebeaker.environments._shared.behaviour import Message, Reward, State, StopRule
-from primebeaker.environments._shared.browsing import BrowsingTerminal, goes_to_plain_terminal
+from primebeaker.environments._shared.browsing import PAGE_OUTAGE, BrowsingTerminal, goes_to_plain_terminal
 from primebeaker.environments._shared.commands import browse_of, is_fetchable, stage_names
 from primebeaker.environments._shared.factory import Values
 from primebeaker.environments._shared.live import live_of
@@ -21,7 +21,7 @@ from primebeaker.environments._shared.results import terminal_content
 from primebeaker.environments._shared.rows import web_pages_of
 from primebeaker.environments._shared.search_tools import search_text, visited_page
 from primebeaker.environments._shared.services import ServicePool, call_service, pooled, watch_outcomes
-from primebeaker.environments._shared.thinking import LONG_TEXT, visible_text
+from primebeaker.environments._shared.thinking import off_the_loop, visible_text
 from primebeaker.environments._shared.tool_calls import BrokenCall, ToolCall, message_calls
 from primebeaker.environments._shared.tool_rollout import MOST_CONCURRENT_CALLS
 from primebeaker.environments._shared.tool_setup import page_fetcher, terminal_client
@@ -141,8 +141,7 @@ class SearchBehaviour(PooledBehaviour):
         def read() -> list[ToolCall | BrokenCall]:
             return message_calls(message, live.schemas)
 
-        long = len(visible_text(message)) > LONG_TEXT
-        live.calls = await asyncio.to_thread(read) if long else read()
+        live.calls = await off_the_loop(visible_text(message), read)
         spent = state["search_agent_tool_call_count"] >= env.max_tool_calls
         state["primebeaker_calls_beyond_budget"] = bool(live.calls) and spent
 
@@ -164,7 +163,7 @@ class SearchBehaviour(PooledBehaviour):
         for task in tasks:
             shown = task.result()
             state["search_agent_tool_call_count"] += 1
-            self._count(state, shown)
+            await off_the_loop(_command_of(shown.call), self._count, state, shown)
             outcomes.append((shown.call.name or "tool", shown.outcome))
             text = "\n\n".join([shown.text, *self._warnings(env, state)])
             messages.append(self._answer(state, shown.call, text))
@@ -248,6 +247,8 @@ class SearchBehaviour(PooledBehaviour):
             slot=self.pool.tool_slot(),
             attempts=self.services.attempts,
         )
+        if outcome.output.pop(PAGE_OUTAGE, False):
+            return Shown(call, Outcome("service", outcome.output), terminal_content(outcome.output))
         if outcome.kind == "service" and "execution_time" not in outcome.output:
             return Shown(call, outcome, _failure_text("webterminal", outcome))
         return Shown(call, outcome, terminal_content(outcome.output))
@@ -257,8 +258,7 @@ class SearchBehaviour(PooledBehaviour):
             state["search_agent_infrastructure_error_count"] += 1
         if shown.call.name != "webterminal" or not isinstance(shown.outcome.output.get("stderr"), str):
             return
-        command = shown.call.arguments.get("command") if isinstance(shown.call, ToolCall) else None
-        browses = isinstance(command, str) and stage_names(command)[:1] == ["browse"]
+        browses = stage_names(_command_of(shown.call))[:1] == ["browse"]
         blamed = shown.argument_error or (shown.outcome.kind in ("result", "model") and not browses)
         if blamed and shown.outcome.output["stderr"].strip():
             state["search_agent_model_caused_terminal_stderr_count"] += 1
@@ -283,6 +283,11 @@ class SearchBehaviour(PooledBehaviour):
             state["search_agent_final_warning_sent"] = True
             warnings.append(self.final_warning)
         return warnings
+
+
+def _command_of(call: ToolCall | BrokenCall) -> str:
+    command = call.arguments.get("command") if isinstance(call, ToolCall) else None
+    return command if isinstance(command, str) else ""
 
 
 def _argument_error(call: ToolCall | BrokenCall, text: str) -> Shown:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from primebeaker.environments._shared.outcomes import Outcome, failed
 from primebeaker.environments._shared.pooled_behaviour import PooledBehaviour
 from primebeaker.environments._shared.results import terminal_content, terminal_payload
 from primebeaker.environments._shared.services import ServicePool, watch_outcomes
-from primebeaker.environments._shared.thinking import LONG_TEXT, visible_text
+from primebeaker.environments._shared.thinking import off_the_loop, visible_text
 from primebeaker.environments._shared.tool_calls import ToolCall, message_calls
 from primebeaker.environments._shared.tool_clients import run_client
 from primebeaker.environments._shared.tool_specs import check_call, parameter_schemas
@@ -119,8 +118,7 @@ class TerminalBehaviour(PooledBehaviour):
             left = state["jtc_terminal_call_count"] < env.max_terminal_calls
             return "terminal" if left and not state["jtc_terminal_final_warning_sent"] else "over_limit"
 
-        long = len(visible_text(message)) > LONG_TEXT
-        state["jtc_terminal_route"] = await asyncio.to_thread(read) if long else read()
+        state["jtc_terminal_route"] = await off_the_loop(visible_text(message), read)
 
     async def respond(self, env: Any, state: State) -> list[Message]:
         """Run the call and answer it."""

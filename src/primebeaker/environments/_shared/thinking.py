@@ -6,8 +6,9 @@ in the text.
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "content_text",
     "first_thinking",
     "hidden_reasoning",
+    "off_the_loop",
     "strip_special_tokens",
     "visible_text",
     "without_thinking",
@@ -28,6 +30,13 @@ _TAG = re.compile(r"<(?P<close>/?)(?P<kind>think|redacted_thinking)>", re.IGNORE
 _OPENING = re.compile(r"<(?:think|redacted_thinking)>", re.IGNORECASE)
 _THINK_CLOSING = re.compile(r"</think>", re.IGNORECASE)
 _SPECIAL = re.compile(r"<\|(?:im_end|endoftext|return)\|>", re.IGNORECASE)
+
+
+async def off_the_loop[Result](text: str, work: Callable[..., Result], *arguments: Any) -> Result:
+    """Do ``work`` on ``text``, in a thread when the text is so long that other rollouts would notice."""
+    if len(text) > LONG_TEXT:
+        return await asyncio.to_thread(work, *arguments)
+    return work(*arguments)
 
 
 def visible_text(message: Mapping[str, Any]) -> str:

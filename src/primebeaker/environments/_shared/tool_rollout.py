@@ -26,7 +26,7 @@ from primebeaker.environments._shared.outcomes import Outcome, failed
 from primebeaker.environments._shared.pooled_behaviour import PooledBehaviour
 from primebeaker.environments._shared.results import stored_output
 from primebeaker.environments._shared.services import ServicePool, watch_outcomes
-from primebeaker.environments._shared.thinking import LONG_TEXT, visible_text
+from primebeaker.environments._shared.thinking import off_the_loop, visible_text
 from primebeaker.environments._shared.tool_calls import ToolCall, is_malformed, message_calls
 from primebeaker.environments._shared.tool_clients import run_client
 from primebeaker.environments._shared.tool_specs import TOOL_SPECS, check_call, parameter_schemas
@@ -156,8 +156,7 @@ class ToolBehaviour(PooledBehaviour):
             live.calls = message_calls(message, live.schemas)
             return self.route(env, state, message)
 
-        long = len(visible_text(message)) > LONG_TEXT
-        state["jtc_tool_route"] = await asyncio.to_thread(read) if long else read()
+        state["jtc_tool_route"] = await off_the_loop(visible_text(message), read)
         state["jtc_tool_calls"] = [
             {"name": call.name, "arguments": call.arguments, "id": call.id}
             for call in live.calls
@@ -174,8 +173,13 @@ class ToolBehaviour(PooledBehaviour):
         admitted, refused = calls[:left], calls[left:]
         state["jtc_tool_call_count"] += len(admitted)
         outcomes = await self._run_all(env, state, admitted)
-        for call, outcome in zip(admitted, outcomes, strict=True):
-            count_call(state, call, outcome, env=env, output=live.output, offered=call.name in env.tool_names)
+
+        def count() -> None:
+            for call, outcome in zip(admitted, outcomes, strict=True):
+                count_call(state, call, outcome, env=env, output=live.output, offered=call.name in env.tool_names)
+
+        commands = "".join(str(call.arguments.get("command", "")) for call in admitted)
+        await off_the_loop(commands, count)
         state["jtc_unknown_tool_call_count"] += sum(call.name not in env.tool_names for call in refused)
         if live.submissions is not None:
             self._note_submissions(state, live)

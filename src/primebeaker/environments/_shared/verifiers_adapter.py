@@ -27,9 +27,11 @@ from primebeaker.environments._shared.behaviour import (
     RolloutFault,
     State,
     StopRule,
+    last_assistant,
     plain_message,
 )
 from primebeaker.environments._shared.dataset import expanded_row
+from primebeaker.environments._shared.thinking import hidden_reasoning, off_the_loop, visible_text
 
 __all__ = ["AdaptedEnvironment", "infrastructure_error"]
 
@@ -162,7 +164,7 @@ class _BehaviourRubric(vf.Rubric):  # type: ignore[misc]  # Verifiers has no typ
     async def score_rollout(self, state: State) -> None:
         await self._ask_scorers(state)
         if self.funcs == self._own:
-            self._score(state)
+            await self._score_own(state)
         else:
             await super().score_rollout(state)
 
@@ -172,7 +174,7 @@ class _BehaviourRubric(vf.Rubric):  # type: ignore[misc]  # Verifiers has no typ
             await super().score_group(states)
             return
         for state in states:
-            self._score(state)
+            await self._score_own(state)
         mean = sum(state["reward"] for state in states) / max(len(states), 1)
         for state in states:
             state["advantage"] = state["reward"] - mean
@@ -181,6 +183,10 @@ class _BehaviourRubric(vf.Rubric):  # type: ignore[misc]  # Verifiers has no typ
                     step["advantage"] = state["advantage"]
                 if step["reward"] is None:
                     step["reward"] = state["reward"]
+
+    async def _score_own(self, state: State) -> None:
+        message = last_assistant(state) or {}
+        await off_the_loop(visible_text(message) + hidden_reasoning(message), self._score, state)
 
     def _score(self, state: State) -> None:
         """What Verifiers does, without its look at every function's signature for every rollout."""

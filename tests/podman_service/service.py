@@ -12,7 +12,7 @@ import contextlib
 import json
 import secrets
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +32,8 @@ from literegistry.services.podman import (
 )
 from starlette.requests import Request
 
+_JSON = {"content-type": "application/json"}
+
 PROGRAM = Path(__file__).with_name("podman")
 
 
@@ -43,12 +45,16 @@ class Fault(NamedTuple):
         served: Whether it is served all the same before the connection is dropped.
         dropped: Whether the connection is dropped.
         hangs: Whether it is never answered; served first when ``served``.
+        seconds: How long it waits before it is served.
+        changes: Keys of the reply that are replaced.
     """
 
     status: int | None = None
     served: bool = False
     dropped: bool = False
     hangs: bool = False
+    seconds: float = 0.0
+    changes: Mapping[str, Any] = {}
 
 
 NO_FAULT = Fault()
@@ -141,7 +147,7 @@ class InProcessTransport:
         self._client = httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url=OneServer.URI, timeout=None)
 
     async def post(self, service: str, server_uri: str, endpoint: str, payload: dict[str, Any], retry: Any) -> Any:
-        reply = await self._client.post(f"/{endpoint}", json=payload)
+        reply = await self._client.post(f"/{endpoint}", content=json.dumps(payload), headers=_JSON)
         if reply.status_code >= 400:
             raise HTTPResponseError(reply.status_code, reply.json(), server_uri)
         return reply.json()
@@ -235,6 +241,7 @@ class PodmanService:
         if fault.status is not None:
             return web.json_response({"error": f"injected {fault.status}"}, status=fault.status)
         reply = None
+        await asyncio.sleep(fault.seconds)
         if fault.served or not (fault.dropped or fault.hangs):
             self.in_flight += 1
             self.most_in_flight = max(self.most_in_flight, self.in_flight)
@@ -251,9 +258,11 @@ class PodmanService:
                 request.transport.abort()
             return web.Response(status=500)
         assert reply is not None
+        if fault.changes:
+            return web.json_response({**json.loads(reply.body), **fault.changes})
         return reply
 
-    async def _served(self, route: str, raw: bytes) -> web.Response:
+    async def _served(self, route: str, raw: bytes) -> Any:
         """What the gateway answers, errors told as its own application tells them."""
 
         async def receive() -> dict[str, Any]:

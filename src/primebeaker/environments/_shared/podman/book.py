@@ -13,7 +13,7 @@ import contextlib
 import logging
 import os
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from primebeaker.environments._shared.podman.client import ContainerClient, close_by_id, exit_session
@@ -43,15 +43,21 @@ class ContainerEntry:
     Args:
         container: Its id.
         client: The client that started it.
-        bare: Whether the client did not accept it, so that it must be closed by its id.
     """
 
-    def __init__(self, container: str, client: Any, *, bare: bool = False) -> None:
+    def __init__(self, container: str, client: Any) -> None:
         self.container = container
         self.client = client
-        self.bare = bare
         self.closed = False
         self.reply: dict[str, Any] | None = None
+        #: Seconds one more attempt may take once the process is ending; None before.
+        self.hurry: float | None = None
+        self._process = os.getpid()
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process started it, not one that it was forked from."""
+        return self._process == os.getpid()
 
     async def close(self, attempts: int) -> str | None:
         """Close it; "already gone" is success.
@@ -60,28 +66,40 @@ class ContainerEntry:
             What went wrong, or None. Nothing but cancellation is raised.
         """
         problem = None
-        for attempt in range(attempts):
+        for attempt in range(1 if self.hurry else attempts):
             if attempt:
                 await close_pause()
             if self.closed:
                 return None
+            if not self.is_ours:
+                return "it belongs to another process"
             try:
-                if self.bare:
-                    await close_by_id(self.client, self.container)
-                    reply: Any = {"removed": True}
-                else:
-                    reply = await self.client.close()
+                async with asyncio.timeout(self.hurry):
+                    reply = await self._ask()
             except Exception as error:
                 trouble = trouble_of(error)
                 if not trouble.is_session_lost:
                     problem = f"{type(error).__name__}: {safe_text(str(error))}"
-                    if trouble.kind == "status" and trouble.status is not None and trouble.status < 429:
+                    if _is_final(error):
                         return problem
                     continue
                 reply = {"removed": True, "already_gone": True}
-            self.closed, self.reply = True, reply if isinstance(reply, dict) else {"removed": True}
+            self.closed, self.reply = True, reply
             return None
         return problem
+
+    async def _ask(self) -> dict[str, Any]:
+        if isinstance(self.client, ContainerClient):
+            return await close_by_id(self.client, self.container)
+        reply = await self.client.close()
+        return dict(reply) if isinstance(reply, Mapping) else {"removed": True}
+
+
+def _is_final(error: Exception) -> bool:
+    """Whether another attempt would end the same way, or take as long again."""
+    status = trouble_of(error).status
+    refused = status is not None and status < 429 and status != 408
+    return refused or isinstance(error, TimeoutError) or isinstance(error.__cause__, TimeoutError)
 
 
 class SessionBook:
@@ -101,12 +119,11 @@ class SessionBook:
         #: The client ids of handshakes whose reply was lost: each may have left a container behind.
         self.lost_handshakes: list[str] = []
         self.pending: set[asyncio.Task[None]] = set()
-        self.process = os.getpid()
         _books.add(self)
 
-    def enter(self, container: str, client: Any, *, bare: bool = False) -> ContainerEntry:
+    def enter(self, container: str, client: Any) -> ContainerEntry:
         """Write a container down."""
-        entry = ContainerEntry(container, client, bare=bare)
+        entry = ContainerEntry(container, client)
         self.live[container] = entry
         return entry
 
@@ -189,12 +206,11 @@ class SessionBook:
 
     def returned(self, client: Any) -> list[ContainerEntry]:
         """Write down the containers a client's handshake returned, also those that the client refused."""
-        if getattr(client, "started", False):
-            container = str(client.container_id or client.affinity_id)
-            return [self.live.get(container) or self.enter(container, client)]
         if isinstance(client, ContainerClient):
-            return [self.enter(id, client, bare=True) for id in client.returned_ids]
-        return []
+            ids = client.returned_ids
+        else:
+            ids = (str(client.container_id),) if client.started else ()
+        return [self.live.get(id) or self.enter(id, client) for id in ids]
 
     async def settle(self) -> None:
         """At teardown: finish what is in flight, close what is left, and say what could not be deleted."""
@@ -216,7 +232,7 @@ class SessionBook:
 
     def owned(self) -> list[ContainerEntry]:
         """What this process still has to close; a forked child owns nothing of its parent."""
-        return list(self.live.values()) if self.process == os.getpid() else []
+        return [entry for entry in self.live.values() if entry.is_ours]
 
 
 def unclosed_entries() -> list[ContainerEntry]:

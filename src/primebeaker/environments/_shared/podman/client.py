@@ -80,9 +80,17 @@ def make_client(factory: Callable[..., Any] | None, pool: ServicePool, **keyword
     return factory(**keywords)
 
 
-async def close_by_id(client: ContainerClient, container: str) -> None:
-    """Close a container whose handshake the client itself did not accept."""
-    await client._post_with_retries_async({"affinity_id": container}, server_url=f"{client.gateway_url}/affinity/close")
+async def close_by_id(client: ContainerClient, container: str) -> dict[str, Any]:
+    """Close a container without the client's lock, which a command may hold in an event loop that stands still.
+
+    Raises:
+        RuntimeError: The service did not do it.
+    """
+    url = f"{client.gateway_url}/affinity/close"
+    reply = await client._post_with_retries_async({"affinity_id": container}, server_url=url)
+    if reply.get("removed") is not True:
+        raise RuntimeError("the service did not confirm that the container is removed")
+    return reply
 
 
 @contextlib.asynccontextmanager

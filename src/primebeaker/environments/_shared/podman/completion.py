@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 from typing import Any
 
 __all__ = ["is_completion_command", "shows_completion"]
 
+_BLANKS = re.compile(r"[ \t]+")
+#: Characters a spelling with quotes and backslashes may have for each one of the command.
+_LONGEST_SPELLING = 8
+
 
 def is_completion_command(command: str, marker: str) -> bool:
     """Whether a command is ``echo`` and the marker, and nothing else, by the rules of a POSIX shell."""
-    text = command.strip()
-    if "\n" in text or "\r" in text:
+    text = _BLANKS.sub(" ", command.strip())
+    # The shell's rules are read character by character, so only what could be the command is.
+    if "\n" in text or "\r" in text or len(text) > _LONGEST_SPELLING * (len(marker) + 5):
         return False
     try:
         return shlex.split(text) == ["echo", marker]

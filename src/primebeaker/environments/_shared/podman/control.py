@@ -90,7 +90,7 @@ async def write_file(session: Session, path: str, content: str) -> str | None:
         if answer is None:
             return "the container's shell did not answer"
         offset += len(piece.encode())
-        *complaints, size = answer.text.split("\n")
+        *complaints, size = answer.text.strip().split("\n")
         if size.strip() != str(offset):
             return " ".join(complaints) or f"{size.strip() or 'no'} bytes were written of {offset}"
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import logging
 import os
 import signal
@@ -19,7 +20,8 @@ __all__ = ["close_before_exit", "watch_exits"]
 logger = logging.getLogger("primebeaker.environments")
 
 #: Seconds that the end of a process may be held up.
-EXIT_SECONDS = 10.0
+EXIT_SECONDS = 9.0
+_HURRY_SECONDS = 1.0
 
 _closing = threading.Lock()
 _at_exit = False
@@ -67,13 +69,18 @@ def close_before_exit() -> None:
     try:
 
         async def close() -> None:
-            await asyncio.wait_for(close_entries(entries), EXIT_SECONDS)
+            # What is left then is told below.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(close_entries(entries), EXIT_SECONDS)
 
         _run_beside(close)
     except Exception as error:
         logger.warning("closing containers at exit: %s", type(error).__name__)
     finally:
         _closing.release()
+        for entry in entries:
+            # Whoever tries again, the event loop's own clean-up, must not hold the process up as long once more.
+            entry.hurry = _HURRY_SECONDS
     left = [entry.container[:12] for entry in entries if not entry.closed]
     if left:
         logger.warning("%d containers could not be deleted at exit: %s", len(left), ", ".join(left))

@@ -90,6 +90,8 @@ class Session:
                 "model",
                 f"bash: the command has {len(command)} characters; at most {LONGEST_MODEL_COMMAND} are accepted",
             )
+        if any("\ud800" <= character <= "\udfff" for character in command):
+            return failed("model", "bash: the command holds half of a surrogate pair, which no shell can be given")
         text, stdin = (command, "") if len(command) <= LONGEST_COMMAND else (_FROM_STDIN, command)
         try:
             reply = await self._repeated(
@@ -204,7 +206,7 @@ async def _handshake(book: SessionBook, pool: ServicePool, client: Any, client_i
         raise TimeoutError(f"the handshake took longer than {limit:g} s")
     error = task.exception()
     entries = book.returned(client)
-    if error is None and len(entries) == 1 and not entries[0].bare and _same_ids(client):
+    if error is None and len(entries) == 1 and _same_ids(client):
         return entries[0]
     for entry in entries:
         await book.close(entry)

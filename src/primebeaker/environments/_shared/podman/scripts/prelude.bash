@@ -3,6 +3,8 @@
 # System folders first: what a task installs under /usr/local does not stand in for coreutils here.
 PATH=/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin
 LANG=C.UTF-8
+# From the table of users, since there is no variable of that name now.
+HOME=~
 export PATH LANG HOME
 umask 022
 IFS= read -r token || exit 90

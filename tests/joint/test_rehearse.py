@@ -152,6 +152,18 @@ def test_a_mistake_starts_nothing(primebeaker, run_file, tmp_path: Path, monkeyp
     assert not (tmp_path / "engine").exists()
 
 
+def test_rows_that_are_not_here_are_told_before_anything_starts(
+    primebeaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PRIMEBEAKER_LOCAL_HOME", str(tmp_path / "engine"))
+    outcome = primebeaker("run", "rehearse", f"--config={EXAMPLE / 'run.yaml'}")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert [line.rpartition(": ")[2] for line in outcome.errors] == ["--no-rollouts"] * 2
+    assert outcome.errors[0].startswith(f"{EXAMPLE / 'multinode-rl.toml'}:39: orchestrator.train.source[0].legacy.args")
+    assert "/weka/YOUR_TEAM/search/train.jsonl is not on this machine" in outcome.errors[0]
+    assert not (tmp_path / "engine").exists()
+
+
 def test_rehearsal_flags_are_known(primebeaker) -> None:
     outcome = primebeaker("run", "rehearse", "--help")
     assert outcome.code == 0

@@ -89,6 +89,7 @@ def main():
         "program": program,
         "argv": arguments,
         "cwd": str(Path.cwd()),
+        "pid": os.getpid(),
         "env": {name: os.environ[name] for name in PASSED if name in os.environ},
         "files": files,
         "rule": chosen,

@@ -9,7 +9,7 @@ from pathlib import Path
 from primebeaker.launch.keys import Keys
 from primebeaker.launch.paths import Mount, classify_data_name
 
-__all__ = ["check_data_paths", "existing_checkpoints", "missing_datasets", "outside_mount"]
+__all__ = ["check_data_paths", "existing_checkpoints", "is_data_path", "missing_datasets", "outside_mount"]
 
 _STEP = re.compile(r"step_(0|[1-9][0-9]*)")
 
@@ -59,7 +59,7 @@ def missing_datasets(keys: Keys, mount: Mount, working_dir: str, home_dir: str) 
         return []
     warnings: list[str] = []
     for path, value in keys.strings():
-        if not path.endswith("args.dataset") or not _is_data_path(value):
+        if not path.endswith("args.dataset") or not is_data_path(value):
             continue
         full = Path(working_dir) / _at_home(value, home_dir)
         if (not value.startswith("/") or full.is_relative_to(mount.path)) and not full.exists():
@@ -89,7 +89,7 @@ def _at_home(path: str, home_dir: str) -> str:
     return home_dir + path[1:] if path == "~" or path.startswith("~/") else path
 
 
-def _is_data_path(name: str) -> bool:
+def is_data_path(name: str) -> bool:
     """Whether a dataset argument can only be a path: hub ids have one slash and no file ending."""
     return name.startswith(("/", ".", "~")) or name.count("/") > 1 or name.endswith((".jsonl", ".json", ".parquet"))
 

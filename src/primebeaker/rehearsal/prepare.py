@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from primebeaker.config import TomlDocument
-from primebeaker.errors import UserError, UserErrors, missing_extra
+from primebeaker.errors import Mistakes, UserError, UserErrors, missing_extra
 from primebeaker.launch.files import write_launch_files
 from primebeaker.launch.images import resolve_image
 from primebeaker.launch.plan import Extras, LaunchPlan, plan_launch
@@ -27,6 +27,7 @@ from primebeaker.rehearsal.local_ports import PortBlock, gateway_port, own_ports
 from primebeaker.rehearsal.options import RehearsalOptions, default_timeout
 from primebeaker.rehearsal.problems import Problem
 from primebeaker.rehearsal.programs import install_programs
+from primebeaker.rehearsal.rows import missing_rows
 from primebeaker.rehearsal.settings import RehearsalSettings
 from primebeaker.rehearsal.toml_copy import copy_toml
 from primebeaker.rehearsal.tools import ToolPlan, gateway_routes, plan_tools, with_routes
@@ -97,6 +98,8 @@ def prepare(
     # The user's own file is what mistakes are told about, with its own lines.
     checked = plan_launch(kind, relaxed, Extras(any_path=True))
     faults = parse_faults(options.faults)
+    if kind == "rl" and not options.no_rollouts:
+        Mistakes(list(missing_rows(source, settings.toml, settings.working_dir or Path.cwd()))).raise_if_any()
     tools = ToolPlan()
     if with_tools and kind == "rl" and not options.no_rollouts:
         tools = plan_tools(source.values, settings, _gateway_port(settings), gateway=_starts_gateway(settings, checked))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from primebeaker.beaker.process import plain_text
+from primebeaker.beaker.process import end_with_parent, plain_text
 from primebeaker.errors import ExternalError
 from primebeaker.redaction import Redactor
 
@@ -67,6 +67,7 @@ def stream(
             text=True,
             errors="replace",
             start_new_session=True,
+            preexec_fn=end_with_parent(),
         )
     except OSError as error:
         raise ExternalError(f"{argv[0]} cannot be run: {error.strerror or error}") from error

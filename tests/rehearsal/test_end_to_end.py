@@ -93,14 +93,15 @@ def test_a_typo_is_found_before_anything_starts(home: Path, tmp_path: Path) -> N
 
 def test_an_environment_that_does_not_load_fails_with_its_own_words(home: Path, tmp_path: Path) -> None:
     toml = tmp_path / "rl.toml"
-    missing = tmp_path / "no" / "such.jsonl"
+    broken = tmp_path / "rows.jsonl"
+    broken.write_text("no JSON\n")
     document = TomlDocument.from_path(EXAMPLE).with_value(
-        "orchestrator.train.source[0].legacy.args.dataset", str(missing)
+        "orchestrator.train.source[0].legacy.args.dataset", str(broken)
     )
     toml.write_text(document.text)
     report = rehearse("rl", LaunchSettings(toml=toml), RehearsalOptions(timeout=60))
     assert not report["ok"]
-    assert any(str(missing) in line for line in report["failure"]["last_lines"]), report["failure"]
+    assert any(str(broken) in line for line in report["failure"]["last_lines"]), report["failure"]
     assert "FAILED" in report_text(report)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from pathlib import Path
 
 import pytest
 
 from primebeaker.errors import UserError
+from primebeaker.roles import files as files_module
 from primebeaker.roles.causes import RoleFault
 from primebeaker.roles.fence import judge_epoch
 from primebeaker.roles.files import DiskFaults, SharedFiles
@@ -79,25 +81,19 @@ def test_a_followers_look_lists_one_directory_and_opens_at_most_three_files(tmp_
             await task
 
     seen: list[tuple[str, str]] = []
-    real_read, real_list, real_glance = SharedFiles.read, SharedFiles.listing, SharedFiles.glance
+    real_read, real_list = files_module._content, os.listdir
 
-    async def read(self, path):
+    def read(path):
         seen.append(("read", path.name))
-        return await real_read(self, path)
+        return real_read(path)
 
-    async def listing(self, path):
+    def listing(path):
         seen.append(("list", path.name))
-        return await real_list(self, path)
-
-    async def glance(self, reads, directory):
-        seen.extend(("read", path.name) for path in reads)
-        seen.append(("list", directory.name))
-        return await real_glance(self, reads, directory)
+        return real_list(path)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SharedFiles, "glance", glance)
-        patch.setattr(SharedFiles, "read", read)
-        patch.setattr(SharedFiles, "listing", listing)
+        patch.setattr(files_module, "_content", read)
+        patch.setattr(os, "listdir", listing)
         asyncio.run(wait_alone())
     looks = sum(name == "0.json" for _, name in seen)
     assert looks > 5

@@ -14,7 +14,7 @@ import pytest
 
 from primebeaker.roles import files as files_module
 from primebeaker.roles import polling, rendezvous
-from primebeaker.roles.files import Entry, SharedFiles, _scan
+from primebeaker.roles.files import Entry, Glimpse, SharedFiles, _content, _scan
 
 
 class _Jump(selectors.SelectSelector):
@@ -82,9 +82,18 @@ class SlowFiles(SharedFiles):
     async def listing(self, directory: Path) -> dict[str, Entry]:
         return await self.run(lambda: self._old(directory))
 
-    async def glance(self, reads: Any, directory: Path) -> Any:
-        found = [await self.read(path) for path in reads]
-        return found, set(await self.listing(directory))
+    async def glance(self, reads: Any, directory: Path, *, after: Any, pause: Any) -> Glimpse:
+        contents = [await self.run(lambda path=path: _content(path)) for path in reads]
+        await asyncio.sleep(pause())
+        return Glimpse(tuple(contents), frozenset(await self.listing(directory)))
+
+    async def changed(self, directory: Path, seen: Any) -> dict[str, tuple[Entry, Any]]:
+        listing = await self.listing(directory)
+        new = [entry for entry in listing.values() if seen.get(entry.name) != entry]
+        contents = await asyncio.gather(
+            *(self.run(lambda entry=entry: _content(directory / entry.name)) for entry in new)
+        )
+        return {entry.name: (entry, content) for entry, content in zip(new, contents, strict=True)}
 
     def _old(self, directory: Path) -> dict[str, Entry]:
         now = asyncio.get_running_loop().time()

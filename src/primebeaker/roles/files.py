@@ -19,28 +19,42 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from primebeaker.fileio import fsync_directory
 from primebeaker.roles.causes import ExitCode, RoleFault
 
-__all__ = ["DiskFaults", "Entry", "SharedFiles"]
+__all__ = ["DiskFaults", "Entry", "Glimpse", "SharedFiles", "Unread"]
 
 _NOT_YET = frozenset({errno.ENOENT, errno.ESTALE, errno.EIO, errno.ENOTDIR})
 _PATIENCE_SECONDS = 30.0
 _HANGING_SECONDS = 10.0
+_GLANCE_SECONDS = 1.0
 _THREADS = 4
 _WRITE_PAUSES = (0.1, 0.3, 0.9)
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """A directory entry; equal entries mean that the file was not replaced in between."""
 
     name: str
     inode: int
     modified_ns: int
     size: int
+
+
+class Unread(NamedTuple):
+    """Why a file could not be read."""
+
+    errno: int | None
+    reason: str
+
+
+class Glimpse(NamedTuple):
+    """The content of some files, and the names in a directory."""
+
+    contents: tuple[bytes | Unread, ...]
+    names: frozenset[str]
 
 
 @dataclass
@@ -161,40 +175,50 @@ class SharedFiles:
             RoleFault: It has been unreadable for 30 s.
         """
         self.operations["read"] += 1
-        return self._understood(path, await self.run(lambda: _read_or_fault(path)))
+        return self.understood(path, await self.run(lambda: _content(path)))
 
-    async def glance(self, reads: Sequence[Path], directory: Path) -> tuple[list[dict[str, Any] | None], set[str]]:
-        """Read some files and list a directory in one go: what a waiting rank does many times a second.
+    async def glance(
+        self, reads: Sequence[Path], directory: Path, *, after: Glimpse | None, pause: Callable[[], float]
+    ) -> Glimpse:
+        """Read some files and list a directory, again and again until something is new, at most for a second.
 
-        Returns:
-            The content of each file as :meth:`read` gives it, and the names in the directory.
+        It all happens in the thread: of a hundred ranks that wait on one machine each looks many times a second.
+
+        Args:
+            reads: The files.
+            directory: What to list.
+            after: What was seen last.
+            pause: Seconds until the next look.
         """
-        self.operations["read"] += len(reads)
-        self.operations["list"] += 1
         faults = self._faults
 
-        def look() -> tuple[list[bytes | OSError], set[str]]:
-            if faults is not None:
-                return [_read_or_fault(path) for path in reads], set(
-                    faults.listing(directory, lambda: _scan(directory))
-                )
-            return [_read_or_fault(path) for path in reads], set(os.listdir(directory))  # noqa: PTH208  names alone
-
-        def look_or_nothing() -> tuple[list[bytes | OSError], set[str]]:
+        def names() -> frozenset[str]:
             try:
-                return look()
+                if faults is not None:
+                    return frozenset(faults.listing(directory, lambda: _scan(directory)))
+                return frozenset(os.listdir(directory))  # noqa: PTH208  names alone
             except OSError:
-                return [_read_or_fault(path) for path in reads], set()
+                return frozenset()
 
-        found, names = await self.run(look_or_nothing)
-        return [self._understood(path, data) for path, data in zip(reads, found, strict=True)], names
+        def look() -> Glimpse:
+            end = time.monotonic() + _GLANCE_SECONDS
+            while True:
+                self.operations["read"] += len(reads)
+                self.operations["list"] += 1
+                glimpse = Glimpse(tuple(_content(path) for path in reads), names())
+                if glimpse != after or time.monotonic() >= end:
+                    return glimpse
+                time.sleep(pause())
 
-    def _understood(self, path: Path, data: bytes | OSError) -> dict[str, Any] | None:
-        if isinstance(data, OSError):
+        return await self.run(look)
+
+    def understood(self, path: Path, data: bytes | Unread) -> dict[str, Any] | None:
+        """The JSON object that ``data`` is, as :meth:`read` gives it."""
+        if isinstance(data, Unread):
             if data.errno in _NOT_YET:
                 self._bad_since.pop(path, None)
             else:
-                self._bad(path, data.strerror or str(data))
+                self._bad(path, data.reason)
             return None
         known = self._parsed.get(path)
         if known is not None and known[0] == data:
@@ -229,6 +253,22 @@ class SharedFiles:
             return await self.run(scan if faults is None else lambda: faults.listing(directory, scan))
         except OSError:
             return {}
+
+    async def changed(self, directory: Path, seen: Mapping[str, Entry]) -> dict[str, tuple[Entry, bytes | Unread]]:
+        """The content of every JSON file of a directory that is not as ``seen``, all in one go."""
+        faults = self._faults
+
+        def look() -> dict[str, tuple[Entry, bytes | Unread]]:
+            self.operations["list"] += 1
+            try:
+                listing = _scan(directory) if faults is None else faults.listing(directory, lambda: _scan(directory))
+            except OSError:
+                return {}
+            new = [entry for name, entry in listing.items() if name.endswith(".json") and seen.get(name) != entry]
+            self.operations["read"] += len(new)
+            return {entry.name: (entry, _content(directory / entry.name)) for entry in new}
+
+        return await self.run(look)
 
     async def write(self, path: Path, value: Mapping[str, Any], *, mode: int = 0o644, guarded: bool = True) -> None:
         """Replace a file: temporary name, fsync, rename, fsync of the directory."""
@@ -281,12 +321,12 @@ def _answer[T](
         loop.call_soon_threadsafe(deliver)
 
 
-def _read_or_fault(path: Path) -> bytes | OSError:
+def _content(path: Path) -> bytes | Unread:
     try:
         with open(path, "rb", buffering=0) as stream:
             return stream.read()
     except OSError as error:
-        return error
+        return Unread(error.errno, error.strerror or str(error))
 
 
 def _scan(directory: Path) -> dict[str, Entry]:

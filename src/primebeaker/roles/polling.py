@@ -24,10 +24,14 @@ class Poll:
         self._next = min(_FIRST_SECONDS, ceiling)
 
     async def sleep(self) -> None:
-        """Sleep the next pause, with 20 % jitter."""
+        """Sleep the next pause."""
+        await asyncio.sleep(self.pause())
+
+    def pause(self) -> float:
+        """Seconds of the next pause, with 20 % jitter."""
         pause = self._next * random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311  not for secrets
         self._next = min(self._next * _GROWTH, self._ceiling)
-        await asyncio.sleep(pause)
+        return pause
 
     def reset(self) -> None:
         """Look quickly again: something has just changed."""

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from primebeaker.roles.causes import Cause, ExitCode, RoleFault
 from primebeaker.roles.clock import utc_now
-from primebeaker.roles.files import Entry, SharedFiles
+from primebeaker.roles.files import Entry, Glimpse, SharedFiles
 from primebeaker.roles.plan import check_schema
 from primebeaker.roles.polling import Poll
 from primebeaker.roles.topology import Member, Slice
@@ -28,6 +28,7 @@ __all__ = ["EPOCH_SCHEMA", "MEMBER_SCHEMA", "Epoch", "MemberFile", "MemberScan",
 
 MEMBER_SCHEMA = "primebeaker.member/v1"
 EPOCH_SCHEMA = "primebeaker.epoch/v1"
+_START = "start.json"
 _KEPT_EPOCHS = 5
 _BEFORE_START = frozenset({"dirs", "setup", "programs", "assemble"})
 _MOST_NAMED = 10
@@ -165,29 +166,48 @@ class MemberFile:
         }
 
 
-class MemberScan:
-    """The leader's view of ``members/``: lists it, and reopens only what was replaced."""
+class RankFiles:
+    """The leader's view of a directory with one file a rank: lists it, and reopens only what was replaced."""
 
-    def __init__(self, files: SharedFiles, paths: Paths, nodes: int) -> None:
+    def __init__(self, files: SharedFiles, directory: Path, nodes: int) -> None:
         self._files = files
-        self._paths = paths
+        self._directory = directory
         self._nodes = nodes
-        self._seen: dict[int, Entry] = {}
-        self.members: dict[int, Mapping[str, Any]] = {}
+        self._seen: dict[str, Entry] = {}
+        self._values: dict[int, Mapping[str, Any]] = {}
 
     async def look(self) -> dict[int, Mapping[str, Any]]:
-        """The newest known content of every rank's member file."""
-        listing = await self._files.listing(self._paths.members)
-        for rank in range(self._nodes):
-            entry = listing.get(f"{rank}.json")
-            if entry is None or self._seen.get(rank) == entry:
+        """The newest known content of every rank's file."""
+        for name, (entry, data) in (await self._files.changed(self._directory, self._seen)).items():
+            rank = name.removesuffix(".json")
+            if not rank.isdigit() or int(rank) >= self._nodes:
                 continue
-            value = await self._files.read(self._paths.member(rank))
+            value = self._files.understood(self._directory / name, data)
             if value is not None:
-                check_schema(value, MEMBER_SCHEMA, str(self._paths.member(rank)))
-                self._seen[rank] = entry
-                self.members[rank] = value
-        return self.members
+                self._seen[name] = entry
+                self._values[int(rank)] = value
+        return self._values
+
+
+class MemberScan(RankFiles):
+    """The leader's view of ``members/``."""
+
+    def __init__(self, files: SharedFiles, paths: Paths, nodes: int) -> None:
+        super().__init__(files, paths.members, nodes)
+        self._checked: dict[int, Mapping[str, Any]] = {}
+
+    async def look(self) -> dict[int, Mapping[str, Any]]:
+        """The newest known member files.
+
+        Raises:
+            UserError: One has another schema version.
+        """
+        members = await super().look()
+        for rank, value in members.items():
+            if self._checked.get(rank) is not value:
+                check_schema(value, MEMBER_SCHEMA, str(self._directory / f"{rank}.json"))
+                self._checked[rank] = value
+        return members
 
 
 class _Glance(NamedTuple):
@@ -228,6 +248,9 @@ class Rendezvous:
         self._timeout = timeout
         self._say = say
         self._acknowledged: Epoch | None = None
+        self._epoch_is_there = False
+        # What a follower asked for last, and saw.
+        self._seen: tuple[tuple[int, Path], Glimpse] | None = None
         self.scan = MemberScan(files, paths, nodes)
 
     async def assemble(self) -> tuple[Epoch, tuple[Member, ...]]:
@@ -273,7 +296,7 @@ class Rendezvous:
     async def _start(self, epoch: Epoch, ready: Mapping[int, Mapping[str, Any]]) -> tuple[Member, ...]:
         started = tuple(Member.from_json(ready[rank]) for rank in range(self._nodes))
         await self._files.write(
-            self._paths.epoch(epoch.epoch) / "start.json",
+            self._paths.epoch(epoch.epoch) / _START,
             {"epoch": epoch.epoch, "members": [member.as_json() for member in started]},
         )
         return started
@@ -322,7 +345,7 @@ class Rendezvous:
         try:
             async with asyncio.timeout(self._timeout):
                 while True:
-                    leader, epoch, started = await self._glance()
+                    leader, epoch, started = await self._glance(poll)
                     self._refuse_ended({0: leader} if leader else {}, alive)
                     known = self._acknowledged
                     named = epoch is not None and epoch.members.get(self._me.rank) == self._me.instance
@@ -334,24 +357,27 @@ class Rendezvous:
                     # What was found belongs to the epoch acknowledged before this look.
                     if started is not None and known is not None and known is self._acknowledged:
                         return known, started
-                    await poll.sleep()
         except TimeoutError:
             waiting = "has not started the epoch" if self._acknowledged else "(rank 0) has not listed it"
             raise self._timed_out(f"rank {self._me.rank} waited {self._timeout:g} s: the leader {waiting}") from None
 
-    async def _glance(self) -> _Glance:
-        """One look: the leader's member file, the epoch, and whether it has started."""
-        leader_file, epoch_file = self._paths.member(0), self._paths.epoch_file
-        if self._acknowledged is None:
-            # Asking again and again for a name that is not there makes network file systems remember its absence.
-            (leader,), names = await self._files.glance([leader_file], self._paths.root)
-            value = await self._files.read(epoch_file) if epoch_file.name in names else None
-            return _Glance(leader, Epoch.from_json(value) if value is not None else None, None)
-        directory = self._paths.epoch(self._acknowledged.epoch)
-        (leader, value), names = await self._files.glance([leader_file, epoch_file], directory)
-        start = await self._files.read(directory / "start.json") if "start.json" in names else None
+    async def _glance(self, poll: Poll) -> _Glance:
+        """The leader's member file, the epoch, and whether it has started, once one of them may have changed."""
+        # Asking again and again for a name that is not there makes network file systems remember its absence.
+        reads = [self._paths.member(0), *([self._paths.epoch_file] if self._epoch_is_there else [])]
+        known = self._acknowledged
+        directory = self._paths.epoch(known.epoch) if known is not None else self._paths.root
+        asked = (len(reads), directory)
+        after = self._seen[1] if self._seen is not None and self._seen[0] == asked else None
+        seen = await self._files.glance(reads, directory, after=after, pause=poll.pause)
+        self._seen = (asked, seen)
+        values = [self._files.understood(*pair) for pair in zip(reads, seen.contents, strict=True)]
+        if known is None:
+            self._epoch_is_there = self._paths.epoch_file.name in seen.names
+        start = await self._files.read(directory / _START) if known is not None and _START in seen.names else None
         started = tuple(Member.from_json(member) for member in start["members"]) if start is not None else None
-        return _Glance(leader, Epoch.from_json(value) if value is not None else None, started)
+        epoch = values[1] if len(values) > 1 else None
+        return _Glance(values[0], Epoch.from_json(epoch) if epoch is not None else None, started)
 
     def _late(self, ready: Mapping[int, object], acks: AckScan, epoch: Epoch | None) -> RoleFault:
         missing = [rank for rank in range(self._nodes) if rank not in ready]
@@ -364,27 +390,15 @@ class Rendezvous:
         return RoleFault(ExitCode.BARRIER_TIMEOUT, "timeout", f"assembly: {what}{self._files.hanging()}")
 
 
-class AckScan:
+class AckScan(RankFiles):
     """The leader's view of ``acks/``."""
 
     def __init__(self, files: SharedFiles, paths: Paths, nodes: int) -> None:
-        self._files = files
-        self._paths = paths
-        self._nodes = nodes
-        self._seen: dict[int, Entry] = {}
-        self._acks: dict[int, Mapping[str, Any]] = {}
+        super().__init__(files, paths.acks, nodes)
 
     async def complete(self, epoch: Epoch) -> bool:
         """Whether every rank has acknowledged this epoch."""
-        listing = await self._files.listing(self._paths.acks)
-        for rank in range(self._nodes):
-            entry = listing.get(f"{rank}.json")
-            if entry is None or self._seen.get(rank) == entry:
-                continue
-            value = await self._files.read(self._paths.ack(rank))
-            if value is not None:
-                self._seen[rank] = entry
-                self._acks[rank] = value
+        await self.look()
         return not self.missing(epoch)
 
     def missing(self, epoch: Epoch) -> list[int]:
@@ -392,8 +406,8 @@ class AckScan:
         return [
             rank
             for rank in range(self._nodes)
-            if self._acks.get(rank, {}).get("epoch") != epoch.epoch
-            or self._acks[rank].get("instance") != epoch.members[rank]
+            if self._values.get(rank, {}).get("epoch") != epoch.epoch
+            or self._values[rank].get("instance") != epoch.members[rank]
         ]
 
 

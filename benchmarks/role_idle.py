@@ -13,6 +13,7 @@ from pathlib import Path
 
 from measure import command, python_pass, report
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "roles"))
 
 from role_harness import topology

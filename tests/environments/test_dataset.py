@@ -148,8 +148,10 @@ def test_a_bad_row_is_named_by_file_line_and_column(tmp_path, row, says):
     ("text", "says"),
     [
         ('{"prompt": "p"}\n{"prompt": }\n', ":2: column 12: not JSON"),
-        ('{"prompt": "p", "x": NaN}\n', ":1: not JSON: NaN is not a JSON number"),
-        ('{"prompt": "p", "x": 1e999}\n', ":1: not JSON"),
+        ('{"prompt": "p", "x": NaN}\n', ":1: x: NaN is no JSON number; write null, or leave the key out"),
+        ('{"prompt": "p", "info": {"a": [1, -Infinity]}}\n', ":1: info.a[1]: -Infinity is no JSON number"),
+        ('{"prompt": "p", "answer": 1e999}\n', ":1: answer: Infinity is no JSON number"),
+        ('{"prompt": "p", "x": 1e999}\n', ":1: x: Infinity is no JSON number"),
         (b'{"prompt": "\xff"}\n', ":1: not UTF-8"),
         ("", "no rows in split 'train'"),
         ("\n\n", "no rows in split 'train'"),
@@ -167,6 +169,9 @@ def test_broken_files(tmp_path, text, says):
 def test_array_and_parquet_rows_count_from_one(tmp_path):
     (tmp_path / "rows.json").write_text('[{"prompt": "p"}, {"x": 1}]')
     with pytest.raises(UserError, match=r"rows\.json row 2: prompt"):
+        load(tmp_path / "rows.json")
+    (tmp_path / "rows.json").write_text('[{"prompt": "p"}, {"prompt": "p", "answer": NaN}]')
+    with pytest.raises(UserError, match=r"rows\.json row 2: answer: NaN is no JSON number"):
         load(tmp_path / "rows.json")
     datasets.Dataset.from_list([{"prompt": "p"}, {"prompt": ""}]).to_parquet(tmp_path / "rows.parquet")
     with pytest.raises(UserError, match=r"rows\.parquet row 2: prompt"):

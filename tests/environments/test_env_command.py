@@ -55,12 +55,14 @@ def test_check_says_what_is_wrong_by_file_row_and_key(tmp_path):
         f"legacy.args = {{ dataset = '{rows}' }}\n"
         "[[orchestrator.eval.source]]\nname = 'b'\nlegacy.id = 'primebeaker.environments.jtc_tool_label_env'\n"
         f"legacy.args = {{ dataset = '{rows}', max_tool_call = 3 }}\n"
+        "[[orchestrator.eval.source]]\nname = 'c'\nlegacy.id = 'primebeaker.environments.jtc_lable_env'\n"
     )
     done = command("check", "--toml", toml)
     assert done.returncode == 2
-    first, second = done.stderr.splitlines()
+    first, second, third = done.stderr.splitlines()
     assert f"{toml}: orchestrator.train.source[0].legacy.args: {rows}:2: prompt: missing or empty" in first
     assert "max_tool_call=3: unknown argument; did you mean 'max_tool_calls'" in second
+    assert "orchestrator.eval.source[1].legacy.id" in third and "did you mean 'jtc_label_env'" in third
 
 
 @pytest.mark.parametrize(

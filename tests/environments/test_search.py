@@ -227,12 +227,30 @@ def test_prompts_come_from_the_template_and_keep_the_braces_of_the_question(load
         (VJ, {"judge_rubric_template": "{answer} {b}"}, "no other placeholder"),
         (WT, {"turn_budget_warning_fraction": 1.5}, "at most 1"),
         (WT, {"max_tool_call": 1}, "did you mean 'max_tool_calls'"),
+        (VJ, {"validate_judge_profile": True}, "validate_judge_profile=True: no catalog of judge profiles"),
     ],
 )
 def test_wrong_arguments(load, module, arguments, says):
     with pytest.raises(RuntimeError) as caught:
         load(module, **arguments)
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("Search well.", "no placeholder {question}, so the model would never see the question"),
+        ("{question} {budget}", "placeholder {budget}"),
+        ("{question} {", "message 1, character 12"),
+    ],
+)
+def test_wrong_templates(load, tmp_path, content, says):
+    path = tmp_path / "own.json"
+    template = {"name": "own", "input_variables": ["question", "budget"]}
+    path.write_text(json.dumps({**template, "chat_template": [{"role": "user", "content": content}]}))
+    with pytest.raises(RuntimeError) as caught:
+        load(V, template_path=str(path))
+    assert f"{path}: {says}" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from primebeaker.cli.flags import integer, number, path, repeated, text
 from primebeaker.cli.output import OutputOptions, Result, warn
 from primebeaker.cli.tables import columns
 from primebeaker.config.document import TomlDocument
-from primebeaker.config.environments import bundled_module, entries
+from primebeaker.config.environments import bundled_module, entries, unknown_bundled_ids
 from primebeaker.environments.inspection import (
     CheckedEnvironment,
     check_environment,
@@ -106,6 +106,7 @@ def _check_toml(file: Path) -> list[dict[str, Any]]:
     document = TomlDocument.from_path(file)
     mistakes = Mistakes()
     results: list[dict[str, Any]] = []
+    unknown = {found.path: found for found in unknown_bundled_ids(document.values)}
     for place, entry in entries(document.values):
         key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".")
         legacy = entry.get("legacy")
@@ -113,6 +114,11 @@ def _check_toml(file: Path) -> list[dict[str, Any]]:
         if not isinstance(identifier, str):
             continue
         module = bundled_module(identifier)
+        if (*place, "legacy", "id") in unknown:
+            near = unknown[*place, "legacy", "id"].hint
+            wrong = f"{identifier!r} is no environment of this package"
+            mistakes.add(UserError(wrong, hint=near or "primebeaker env list", file=file, key=f"{key}.legacy.id"))
+            continue
         if module is None:
             results.append({"key": key, "name": identifier, "rows": None, "warnings": [], "checked": False})
             continue

@@ -7,6 +7,7 @@ into values, or into one line ``<environment>: <argument>=<value>: <what is expe
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -233,7 +234,9 @@ def text_list(*, of: Sequence[str] | None = None, item: Callable[[str], str | No
 
     def convert(value: Any) -> tuple[str, ...]:
         if isinstance(value, str):
-            raise _Wrong(f"expected a list, such as [{value!r}]", of_type=True)
+            # A list that lost its quotes to the shell is text as well.
+            words = [word.strip() for word in value.strip("[] ").split(",")]
+            raise _Wrong(f"expected a list, such as {json.dumps(words)}", of_type=True)
         if not isinstance(value, list | tuple | set | frozenset) or not all(isinstance(part, str) for part in value):
             raise _Wrong("expected a list of text", of_type=True)
         for part in value:

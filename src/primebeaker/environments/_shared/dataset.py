@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from primebeaker.environments._shared.rows import PROMPT_COLUMNS, RowFault, answer_text, normalized_row
-from primebeaker.environments._shared.sources import Row, Source, open_source
+from primebeaker.environments._shared.sources import Row, Source, non_finite_problem, open_source
 from primebeaker.errors import UserError
 
 __all__ = ["AllOrNone", "DatasetRules", "LoadedDataset", "expanded_row", "load_rows"]
@@ -91,7 +91,11 @@ def load_rows(environment: str, dataset: str, split: str, rules: DatasetRules | 
     faults = [f"{row.place}: {row.fault}" for row in kept if row.fault is not None]
     if rules.needs_answer and not all(row.answered for row in kept):
         if any(row.answered for row in kept):
-            faults += [f"{row.place}: answer: missing or blank" for row in kept if not row.answered and not row.fault]
+            faults += [
+                f"{row.place}: answer: missing or blank, while other rows have one"
+                for row in kept
+                if not row.answered and not row.fault
+            ]
         elif kept and not faults:
             warnings.append(f"{source.name}: no row has an answer, so label scores are 0")
     rule = rules.all_or_none
@@ -156,7 +160,8 @@ def _read(row: Row, rules: DatasetRules, position: int) -> _ReadRow:
     except RowFault as fault:
         return _ReadRow(row.place, split, None, False, b"", str(fault))
     except (TypeError, ValueError, RecursionError) as error:
-        return _ReadRow(row.place, split, None, False, b"", f"not JSON: {error}")
+        problem = non_finite_problem(value) if isinstance(error, ValueError) else None
+        return _ReadRow(row.place, split, None, False, b"", problem or f"not JSON: {error}")
 
 
 def _json_bytes(value: Any) -> bytes:

@@ -151,7 +151,8 @@ def _checks(*, judged: bool) -> Callable[[Values], Iterable[tuple[str, str]]]:
         if not judged:
             return
         if values["validate_judge_profile"]:
-            yield "validate_judge_profile", "there is no catalog of judge profiles in this installation; expected false"
+            wanted = "no catalog of judge profiles is installed to look judge_model_path up in; set it to false"
+            yield "validate_judge_profile", f"{wanted} (a judge that does not know the model shows as judge_error)"
         if values["judge_server_url"] is None and not values["search_server_url"].endswith("/search"):
             yield "search_server_url", "does not end in /search, so set judge_server_url"
         if re.findall(r"[{}]", values["judge_rubric_template"].replace("{answer}", "")) or (
@@ -165,9 +166,12 @@ def _checks(*, judged: bool) -> Callable[[Values], Iterable[tuple[str, str]]]:
 def _prompt_maker(values: Values, max_turns: int) -> Callable[[str], list[dict[str, Any]]]:
     path = values["template_path"]
     template = load_prompt_template(path)
-    for name in template_variables(template, file=path):
+    used = template_variables(template, file=path)
+    for name in used:
         if name not in _TEMPLATE_VALUES:
             raise UserError(f"placeholder {{{name}}}; allowed are {', '.join(_TEMPLATE_VALUES)}", file=path)
+    if "question" not in used:
+        raise UserError("no placeholder {question}, so the model would never see the question", file=path)
     lengths = [values.get("webterminal_max_content_length"), values.get("visit_max_content_length")]
     numbers = {
         "max_tool_calls": values["max_tool_calls"],

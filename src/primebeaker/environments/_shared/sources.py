@@ -7,13 +7,14 @@ twice.  A misspelt path must never become a Hub request.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from primebeaker.errors import UserError, did_you_mean
 
-__all__ = ["Row", "Source", "open_source"]
+__all__ = ["Row", "Source", "non_finite_problem", "open_source"]
 
 _FILE_ENDINGS = (".jsonl", ".json", ".parquet")
 
@@ -123,7 +124,11 @@ def _line_rows(path: Path) -> Iterator[Row]:
 
 def _decoded(place: str, data: bytes) -> Row:
     try:
-        return Row(place, _loads(data.decode("utf-8")))
+        text = data.decode("utf-8")
+        try:
+            return Row(place, _loads(text))
+        except _NotFinite:
+            return Row(place, None, non_finite_problem(json.loads(text)))
     except UnicodeDecodeError as error:
         return Row(place, None, f"not UTF-8 (byte {error.start + 1})")
     except json.JSONDecodeError as error:
@@ -135,7 +140,11 @@ def _decoded(place: str, data: bytes) -> Row:
 def _array_rows(path: Path) -> Iterator[Row]:
     try:
         text = path.read_text(encoding="utf-8-sig")
-        rows = _loads(text)
+        finite = True
+        try:
+            rows = _loads(text)
+        except _NotFinite:
+            finite, rows = False, json.loads(text)
     except OSError as error:
         raise UserError(f"cannot read it: {error.strerror}", file=path) from None
     except UnicodeDecodeError as error:
@@ -145,7 +154,25 @@ def _array_rows(path: Path) -> Iterator[Row]:
     except (ValueError, RecursionError) as error:
         raise UserError(f"not JSON: {error}", file=path) from None
     for number, value in enumerate(rows, start=1):
-        yield Row(f"{path} row {number}", value)
+        yield Row(f"{path} row {number}", value, None if finite else non_finite_problem(value))
+
+
+def non_finite_problem(row: Any) -> str | None:
+    """What is wrong with a row that holds ``NaN`` or an infinity, with its key; None when it holds none."""
+    left: list[tuple[str, Any]] = [("", row)]
+    while left:
+        key, value = left.pop()
+        if isinstance(value, float) and not math.isfinite(value):
+            return f"{key or 'row'}: {json.dumps(value)} is no JSON number; write null, or leave the key out"
+        if isinstance(value, dict):
+            left += [(f"{key}.{name}" if key else str(name), child) for name, child in value.items()]
+        elif isinstance(value, list | tuple):
+            left += [(f"{key}[{number}]", child) for number, child in enumerate(value)]
+    return None
+
+
+class _NotFinite(ValueError):
+    pass
 
 
 def _loads(text: str) -> Any:
@@ -153,7 +180,7 @@ def _loads(text: str) -> Any:
 
 
 def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not a JSON number")
+    raise _NotFinite(name)
 
 
 def _parquet_rows(path: Path) -> Iterator[Row]:

@@ -21,10 +21,15 @@ Phase = Literal["setup", "execute", "test"]
 TroubleKind = Literal["refused", "status", "lost", "other"]
 
 _LONGEST_MESSAGE = 2000
-_URL = re.compile(r"\b([a-zA-Z][a-zA-Z0-9+.-]*)://(?:[^\s/@'\"]*@)?([^\s/?#'\",;)\]}>]+)[^\s'\",)\]}>]*")
+_URL = re.compile(
+    r"\b(?P<scheme>[a-zA-Z][a-zA-Z0-9+.-]*)://(?:[^\s/@'\"]*@)?(?P<host>[^\s/?#'\",;)\]}>]+?)"
+    r"(?:[/?#][^\s'\",)\]}>]*?)?(?=:?(?:[\s'\",;)\]}>]|$))"
+)
+_HEADER = re.compile(
+    r"(?i)\b(?P<name>authorization|bearer|token(?=[:=]))\b[:=]?\s*(?:(?:bearer|basic|token)\s+)?[^\s,;]+"
+)
 _MEMORY_WORDS = ("out of memory", "out-of-memory", "oomerror", "cannot allocate memory")
 _OOM = re.compile(r"(?<![^\W_])oom(?:[-_]?killed|_kill)?(?![^\W_])", re.IGNORECASE)
-_HEADER = re.compile(r"(?i)\b(bearer|basic|authorization:|token[=:])\s*\S+")
 _redact = Redactor()
 
 
@@ -65,7 +70,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 def safe_text(text: str) -> str:
     """One line without paths of URLs, credentials and excess length."""
-    shown = _HEADER.sub(r"\1 ***", _URL.sub(r"\1://\2", text))
+    shown = _HEADER.sub(r"\g<name> ***", _URL.sub(r"\g<scheme>://\g<host>", text))
     line = " ".join(_redact(shown).split())
     return line[:_LONGEST_MESSAGE]
 

@@ -90,8 +90,11 @@ class Session:
                 "model",
                 f"bash: the command has {len(command)} characters; at most {LONGEST_MODEL_COMMAND} are accepted",
             )
-        if any("\ud800" <= character <= "\udfff" for character in command):
-            return failed("model", "bash: the command holds half of a surrogate pair, which no shell can be given")
+        try:
+            command.encode()
+        except UnicodeEncodeError:
+            # The service cannot even say what is wrong with such a request.
+            return failed("model", "bash: the command holds half of a surrogate pair, which is no text")
         text, stdin = (command, "") if len(command) <= LONGEST_COMMAND else (_FROM_STDIN, command)
         try:
             reply = await self._repeated(

@@ -1,8 +1,14 @@
 """What a model may try with a real shell to be paid for work it has not done; and that honest work is always paid."""
 
+import asyncio
 import base64
 
 import pytest
+
+from primebeaker.environments._shared.podman import grading
+from primebeaker.environments._shared.podman.book import SessionBook
+from primebeaker.environments._shared.podman.session import open_session
+from primebeaker.environments._shared.services import ServicePool
 
 from .conftest import DONE, bash, eventually, is_alive
 
@@ -59,43 +65,54 @@ def test_a_read_only_mount_over_the_file_pays_nothing_and_is_no_podman_failure(p
     assert rollout["reward"] == pytest.approx(0.1)
 
 
-@pytest.mark.parametrize(
-    ("content", "score", "error"),
-    [
-        (b"1", 1.0, None),
-        (b"1\n", 1.0, None),
-        (b".5", 0.5, None),
-        (b"0.75\n", 0.75, None),
-        (b"1e-3", 0.001, None),
-        (b"1.5", 1.0, None),
-        (b"-0.3", 0.0, None),
-        (b" 0.5 ", 0.5, None),
-        (b"nan", 0.0, "invalid reward file value: 'nan'"),
-        (b"inf", 0.0, "invalid reward file value: 'inf'"),
-        (b"-inf", 0.0, "invalid reward file value: '-inf'"),
-        (b"1e999", 0.0, "invalid reward file value: '1e999'"),
-        (b"1_0", 0.0, "invalid reward file value: '1_0'"),
-        (b"0x1", 0.0, "invalid reward file value: '0x1'"),
-        ("１".encode(), 0.0, "invalid reward file value: '１'"),
-        (b"True", 0.0, "invalid reward file value: 'True'"),
-        (b"0.5 0.9", 0.0, "invalid reward file value: '0.5 0.9'"),
-        (b"0.5\n0.9\n", 0.0, "invalid reward file value: '0.5\\n0.9\\n'"),
-        (b"", 0.0, "invalid reward file value: ''"),
-        (b"\xff\xfe1", 0.0, "invalid reward file value: "),
-        (b"1\xc2\xa0", 0.0, "invalid reward file value: "),
-        (b"1" + b" " * 4095, 1.0, None),
-        (b"1" + b" " * 4096, 0.0, "reward file is larger than 4096 bytes"),
-    ],
-)
-def test_values(containers, load, solve, content, score, error):
-    encoded = base64.b64encode(content).decode()
-    env = load(containers, test_command=f"echo {encoded} | base64 -d > {REWARD}")
-    rollout = solve(env, bash(DONE))
-    assert rollout["podman_reward_file_score"] == pytest.approx(score)
-    assert rollout["podman_reward_file_present"] is True
-    found = rollout["podman_reward_file_error"]
-    assert found is None if error is None else found.startswith(error)
-    assert rollout["reward"] == pytest.approx(score + 0.1)
+VALUES = [
+    (b"1", 1.0, None),
+    (b"1\n", 1.0, None),
+    (b".5", 0.5, None),
+    (b"0.75\n", 0.75, None),
+    (b"1e-3", 0.001, None),
+    (b"1.5", 1.0, None),
+    (b"-0.3", 0.0, None),
+    (b" 0.5 ", 0.5, None),
+    (b"nan", 0.0, "invalid reward file value: 'nan'"),
+    (b"inf", 0.0, "invalid reward file value: 'inf'"),
+    (b"-inf", 0.0, "invalid reward file value: '-inf'"),
+    (b"1e999", 0.0, "invalid reward file value: '1e999'"),
+    (b"1_0", 0.0, "invalid reward file value: '1_0'"),
+    (b"0x1", 0.0, "invalid reward file value: '0x1'"),
+    ("１".encode(), 0.0, "invalid reward file value: '１'"),
+    (b"True", 0.0, "invalid reward file value: 'True'"),
+    (b"0.5 0.9", 0.0, "invalid reward file value: '0.5 0.9'"),
+    (b"0.5\n0.9\n", 0.0, "invalid reward file value: '0.5\\n0.9\\n'"),
+    (b"", 0.0, "invalid reward file value: ''"),
+    (b"\xff\xfe1", 0.0, "invalid reward file value: "),
+    (b"1\xc2\xa0", 0.0, "invalid reward file value: "),
+    (b"1" + b" " * 4095, 1.0, None),
+    (b"1" + b" " * 4096, 0.0, "reward file is larger than 4096 bytes"),
+]
+
+
+def test_values(containers, load):
+    """All in one container, which is graded again and again."""
+
+    async def run():
+        env, pool, book = load(containers), ServicePool(), SessionBook("test", 3)
+        states = []
+        async with pool.held():
+            session = await open_session(env, book, pool, "docker.io/library/ubuntu")
+            for content, _, _ in VALUES:
+                command = f"echo {base64.b64encode(content).decode()} | base64 -d > {REWARD}"
+                plan = grading.GradingPlan(REWARD, "/tmp/t", None, command, 60, "/", keeps_processes=False)
+                states.append(grading.grading_defaults())
+                await grading.grade(session, states[-1], plan)
+            await book.close(session.entry)
+        return states
+
+    for state, (content, score, error) in zip(asyncio.run(run()), VALUES, strict=True):
+        assert state["podman_reward_file_score"] == pytest.approx(score), content
+        assert state["podman_reward_file_present"] is True
+        found = state["podman_reward_file_error"]
+        assert found is None if error is None else found.startswith(error), (content, found)
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,13 @@ def hanging(route, body):
 
 
 @pytest.mark.parametrize(
-    ("number", "mode", "code"), [(signal.SIGTERM, "blocked", 143), (signal.SIGINT, "running", -signal.SIGINT)]
+    ("number", "mode", "code"),
+    [
+        (signal.SIGTERM, "blocked", 143),
+        pytest.param(signal.SIGINT, "blocked", -signal.SIGINT, marks=pytest.mark.soak),
+        pytest.param(signal.SIGTERM, "running", 143, marks=pytest.mark.soak),
+        pytest.param(signal.SIGINT, "running", -signal.SIGINT, marks=pytest.mark.soak),
+    ],
 )
 def test_a_signal_deletes_all_containers_before_the_process_ends(service, process, number, mode, code):
     made = service(faults=hanging)
@@ -158,6 +164,7 @@ def test_a_service_that_does_not_answer_holds_the_end_up_for_a_while_only(holdin
     asyncio.run(env._teardown())
 
 
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_child_deletes_nothing_of_its_parent(holding):
     from primebeaker.environments._shared.podman.exits import close_before_exit
 

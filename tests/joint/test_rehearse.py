@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -142,6 +146,32 @@ def test_the_search_agent_example_searches_reads_and_is_judged(
     assert "service judge: a stand-in answers for the judge service: what it says means nothing" in told
     assert "not waited for" not in told
     assert report["services"]["stopped_by_training"] is True
+
+
+@pytest.mark.parametrize(
+    ("number", "moment"), [(signal.SIGTERM, "rehearsal: started services"), (signal.SIGINT, "rehearsal: assemble done")]
+)
+def test_a_signal_leaves_neither_services_nor_training(
+    number: signal.Signals, moment: str, run_file, tmp_path: Path
+) -> None:
+    config = run_file(toml="single.toml" if number == signal.SIGTERM else "train.toml")
+    environment = {**os.environ, "PRIMEBEAKER_LOCAL_HOME": str(tmp_path / "engine"), "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-m", "primebeaker", "run", "rehearse", f"--config={config}"]
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        told = ""
+        while moment not in told:
+            line = process.stderr.readline()
+            assert line, told
+            told += line
+        process.send_signal(number)
+        out, err = process.communicate(timeout=90)
+    assert (process.returncode, out) == (128 + number, ""), err
+    engine = LocalEngine(tmp_path / "engine")
+    assert len(engine.list()) >= 1
+    assert {experiment.state for experiment in engine.list()} <= {"canceled"}
+    assert list(tmp_path.glob("primebeaker-rehearsal-*")) == []
 
 
 def test_a_mistake_starts_nothing(primebeaker, run_file, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -116,11 +116,13 @@ def rehearse(options: Annotated[RehearseRunOptions | None, Parameter(name="*")] 
     from primebeaker.joint.rehearse import rehearse_run, services_text
     from primebeaker.rehearsal.report import exit_code
     from primebeaker.rehearsal.report_text import report_text
+    from primebeaker.services.detached import ending_on_signals
 
     options = options or RehearseRunOptions()
     if options.config is None:
         raise UserError("--config is required", hint="give the run YAML with --config=FILE")
-    report = rehearse_run(options.config, rehearsal_options(options), progress=tell)
+    with ending_on_signals():
+        report = rehearse_run(options.config, rehearsal_options(options), progress=tell)
 
     def text() -> str:
         return f"{report_text(report)}\n\n{services_text(report)}"

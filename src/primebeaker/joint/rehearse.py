@@ -6,6 +6,7 @@ on Beaker.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -68,21 +69,26 @@ def rehearse_run(
     mistakes.raise_if_any()
     needed = needed_services(config, [name for name, _ in file.rl.required_services], file.rl.toml)
     prepared = prepare("rl", _settings(file), replace(options, services=needed.names))
-    services: Services | None = None
-    chosen: LocalEngine | None = None
-    try:
+    with contextlib.ExitStack() as ended:
+        ended.callback(prepared.remove)
         chosen = engine or LocalEngine()
-        services = start_services(prepared, native, needed, chosen)
+        name = f"{prepared.experiment_name}-services"
+        # By name, since a signal can come between a creation and its answer; the training goes first.
+        ended.callback(_stop, chosen, name)
+        ended.callback(_stop, chosen, prepared.experiment_name)
+        services = start_services(prepared, native, needed, chosen, name)
         running = dict.fromkeys((*services.native, *needed.names))
         progress(f"started services {', '.join(running)} ({services.experiment_id})")
         prepared = _joined(prepared, file, needed, services)
         report = run_prepared(prepared, chosen, progress)
         stopped = _stopped_by_training(chosen, services.experiment_id) if file.lifecycle.cleanup else None
         return _report(report, services, stopped)
-    finally:
-        if services is not None and chosen is not None:
-            chosen.stop(services.experiment_id)
-        prepared.remove()
+
+
+def _stop(engine: LocalEngine, name: str) -> None:
+    # What was never created need not be stopped.
+    with contextlib.suppress(UserError):
+        engine.stop(name)
 
 
 def services_text(report: Mapping[str, Any]) -> str:

@@ -116,7 +116,9 @@ def needed_services(config: Any, required: Sequence[str], toml: Path) -> Needed:
     return Needed(tuple(native), tuple(standins), tuple(unknown))
 
 
-def start_services(prepared: PreparedRehearsal, native: NativeStack, needed: Needed, engine: LocalEngine) -> Services:
+def start_services(
+    prepared: PreparedRehearsal, native: NativeStack, needed: Needed, engine: LocalEngine, name: str
+) -> Services:
     """Start them, one replica each, in the rehearsal's own registry.
 
     Args:
@@ -124,6 +126,7 @@ def start_services(prepared: PreparedRehearsal, native: NativeStack, needed: Nee
         native: The native base stack.
         needed: From :func:`needed_services`.
         engine: Where.
+        name: The name of their experiment.
     """
     registry = f"sqlite:///{prepared.work_dir}/registry.sqlite3"
     folder = prepared.work_dir / "services"
@@ -137,7 +140,7 @@ def start_services(prepared: PreparedRehearsal, native: NativeStack, needed: Nee
         "name_prefix": "rehearsal",
         "shared_dir": str(prepared.work_dir / "shared"),
     }
-    name, spec = build_launcher(native, given_by_flags(values)).build_spec()
+    _, spec = build_launcher(native, given_by_flags(values)).build_spec(experiment_name=name)
     tasks = [{key: value for key, value in task.items() if key != "datasets"} for task in spec["tasks"]]
     own = tuple(task["name"] for task in tasks)
     for number, standin in enumerate(needed.standins):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -381,6 +382,32 @@ def test_an_ordinary_archive_is_unpacked_into_a_private_folder(tmp_path: Path) -
     folder = unpack(_archive(tmp_path / "a.tar.gz", [_member("root/file")]), tmp_path / "target")
     assert (folder / "file").read_bytes() == b"x"
     assert (tmp_path / "target").stat().st_mode & 0o777 == 0o700
+
+
+def test_an_archive_of_too_many_members_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("primebeaker.services.images.sources._MOST_MEMBERS", 2)
+    archive = _archive(tmp_path / "a.tar.gz", [_member(f"root/{number}") for number in range(3)])
+    with pytest.raises(ExternalError, match="more than 2 members"):
+        unpack(archive, tmp_path / "target")
+
+
+def test_a_python_without_pip_is_told_the_way_out(
+    primebeaker, recorder, state_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, package=None: None)
+    outcome = primebeaker("services", "images", "install", "--workspace=ai2/test", "--stack=podman")
+    assert outcome.code == 3
+    assert outcome.data["failed"]["step"] == "download"
+    assert "has no pip" in outcome.errors[0]
+    assert "--source-root" in outcome.errors[0]
+    assert os.listdir(os.environ["TMPDIR"]) == []
+
+
+def test_a_person_gets_the_flags_to_paste(install, recorder) -> None:
+    recorder.answer(*_uploads())
+    shown = install("--format=text").out
+    assert "--redis-image=010" in shown
+    assert "--warmup-image=014" in shown
 
 
 def test_a_second_installation_waits_and_says_so(state_home: Path) -> None:

@@ -125,7 +125,7 @@ def rehearse(options: Annotated[RehearseRunOptions | None, Parameter(name="*")] 
         report = rehearse_run(options.config, rehearsal_options(options), progress=tell)
 
     def text() -> str:
-        return f"{report_text(report)}\n\n{services_text(report)}"
+        return f"{services_text(report)}\n\n{report_text(report)}"
 
     return Result(report, text=text, exit_code=exit_code(report))
 

@@ -148,6 +148,7 @@ def _stopped_by_training(engine: LocalEngine, experiment_id: str) -> bool:
 
 
 def _report(report: dict[str, Any], services: Services, stopped: bool | None) -> dict[str, Any]:
+    report["tools"]["services"] = [name for name in services.native if name != "gateway"]
     report["services"] = {**services.document(), "stopped_by_training": stopped}
     # A leader that a fault has killed cannot clean up.
     if stopped is False and not report["faults"]:

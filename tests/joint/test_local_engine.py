@@ -18,7 +18,8 @@ from primebeaker.local import LocalEngine
 from ..waiting import until
 from .processes import holders
 
-TOKEN = "token-of-the-shell"
+# Looked for among all processes of the machine, where other tests may run beside this one.
+TOKEN = f"token-of-shell-{os.getpid()}"
 #: Long enough for everything below on a busy machine.
 PATIENCE = 90.0
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,12 @@ from primebeaker.rehearsal.resumed import RehearsingEngine
 from primebeaker.rehearsal.run import rehearse
 from primebeaker.resume.run import run_resume
 from primebeaker.resume.source import ResumeSettings
+from primebeaker.watcher.database import open_reader
+from primebeaker.watcher.details import run_detail
+from primebeaker.watcher.metrics import Curves, run_metrics
+from primebeaker.watcher.references import resolve_reference
+from primebeaker.watcher.roots import Given
+from primebeaker.watcher.update import ScanOptions, update
 
 from .conftest import ROOT
 
@@ -27,6 +35,18 @@ def wandb_ids(engine: LocalEngine, experiment: str) -> set[str]:
     names = ("WANDB_RUN_ID", "WANDB_SHARED_RUN_ID")
     tasks = json.loads(engine.find(experiment).spec_json)["tasks"]
     return {entry["value"] for task in tasks for entry in task["envVars"] if entry["name"] in names}
+
+
+def watched(work: Path) -> tuple[dict[str, Any], list[list[float]]]:
+    """What the watcher knows of a kept work folder: its run, and the curve of its rewards."""
+    database = work / "watcher.sqlite3"
+    given = Given(train_config_roots=(str(work),), launch_spec_roots=(str(work / "scratch"),), output_roots=())
+    update(database, given, ScanOptions(stale_minutes=0), warn=lambda line: None)
+    with contextlib.closing(open_reader(database)) as connection:
+        entity = resolve_reference(connection, str(work / "output"))
+        name = "train/agg/all/reward/mean"
+        (series,) = run_metrics(connection, entity, Curves.beside(database), names=[name])["series"]
+        return run_detail(connection, entity), series["points"]
 
 
 @pytest.mark.parametrize(
@@ -58,6 +78,13 @@ def test_a_second_run_continues_at_the_right_step(home: Path, tmp_path: Path, fa
     records = [json.loads(line) for line in (output / "run_default/metrics.jsonl").read_text().splitlines()]
     steps = [record["step"] for record in records if "progress/rollouts" in record]
     assert steps[len(report["steps"]) :] == list(range(made + 1, 5))
+    run, rewards = watched(tmp_path / "work")
+    assert (run["state"], run["last_step"]) == ("finished", 4)
+    assert [attempt["experiment_id"] for attempt in run["attempts"]] == [source, child]
+    assert [attempt["resume_step"] for attempt in run["attempts"]] == [None, made]
+    assert [row["step"] for row in run["checkpoints"] if row["kind"] == "both"] == [3, 4]
+    assert {row["wandb_run_id"] for row in run["wandb_runs"]} == wandb_ids(engine, child)
+    assert [point[0] for point in rewards] == [1, 2, 3, 4]
     shutil.rmtree(tmp_path / "work")
     with pytest.raises(UserError, match=r"the work folder of .* is gone.*--keep"):
         RehearsingEngine(source)

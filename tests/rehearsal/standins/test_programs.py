@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import tomllib
 from pathlib import Path
 
@@ -145,6 +146,32 @@ def test_two_nodes_of_torchrun_meet_and_end_together(stage):
     state = read_step(find_layout(stage.directory / "out"), sft_rule(), 2)
     assert [shard.name for shard in state.trainer_shards] == [f"__{rank}_0.distcp" for rank in range(4)]
     assert (stage.directory / "logs/run_1/attempt_0/0/stdout.log").is_file()
+
+
+def test_two_runs_of_torchrun_that_chose_the_same_port_do_not_meet(stage):
+    """The first one's second node comes late, so that the endpoint is taken when the second run comes to it."""
+    port = free_block(1)
+    config = example("sft", stage.directory)
+    module = ["-m", "prime_rl.trainer.sft.train", "@", str(config)]
+
+    def agent(run: str, node: int):
+        words = ["--role=trainer", "--nnodes=2", "--nproc-per-node=1", f"--rdzv-endpoint=127.0.0.1:{port}"]
+        words += [f"--rdzv-id={run}", f"--node-rank={node}"]
+        return stage.start("torchrun", *words, *module, CUDA_VISIBLE_DEVICES="0", **GPUS)
+
+    waiting = agent("first", 0)
+    wait_until(lambda: _listens(port), "the first run's meeting place")
+    others = [agent("second", 1), agent("second", 0)]
+    outputs = [process.communicate(timeout=90)[0] for process in others]
+    assert [process.returncode for process in others] == [0, 0], outputs
+    assert f"port {port} of 0.0.0.0 cannot be used" in outputs[1] and "the nodes meet at port" in outputs[1]
+    late = agent("first", 1)
+    assert [late.wait(60), waiting.wait(60)] == [0, 0]
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def test_a_dead_worker_ends_the_others_on_every_node(stage):

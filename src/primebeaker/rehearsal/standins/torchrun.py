@@ -11,13 +11,17 @@ import contextlib
 import os
 import secrets
 import signal
+import socket
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from primebeaker.errors import ExternalError, UserError
+from primebeaker.fileio import atomic_write
+from primebeaker.rehearsal.settings import rehearsal_directory
 from primebeaker.rehearsal.standins.channel import Channel, connect, free_port, listen
 from primebeaker.rehearsal.standins.program import Arguments, FlagKind, log, parse, run
 
@@ -48,6 +52,8 @@ FLAGS: Mapping[str, FlagKind] = {
 }
 _RENDEZVOUS_SECONDS = 60.0
 _GRACE_SECONDS = 1.0
+_TRY_SECONDS = 1.0
+_LOOK_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -103,23 +109,64 @@ def rendezvous(arguments: Arguments, count: int) -> Node:
         raise UserError(f"--rdzv-endpoint = {host}:{port}: expected host:port")
     hello = {"id": arguments.one("--rdzv-id"), "node": rank, "workers": count}
     if rank:
-        channel = connect(host, int(port), _RENDEZVOUS_SECONDS)
-        channel.send(hello)
-        answer = channel.receive(_RENDEZVOUS_SECONDS)
-        if "error" in answer:
-            raise ExternalError(answer["error"])
-        return Node(answer["first_rank"], answer["world_size"], host, answer["port"], (channel,))
+        return _join(hello, host, int(port))
     return _host_rendezvous(hello, nodes, host, int(port))
 
 
+def _join(own: Mapping[str, object], host: str, port: int) -> Node:
+    deadline = time.monotonic() + _RENDEZVOUS_SECONDS
+    while True:
+        moved = _moved_to(own)
+        try:
+            channel = connect(host, moved or port, _TRY_SECONDS)
+            channel.send(own)
+            answer = channel.receive(_RENDEZVOUS_SECONDS)
+            if "error" not in answer:
+                return Node(answer["first_rank"], answer["world_size"], host, answer["port"], (channel,))
+            raise ExternalError(answer["error"])
+        except ExternalError:
+            # Another rehearsal may meet at this port, and ours have moved: its first node says so in a file.
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_LOOK_SECONDS)
+
+
+def _meeting_place(own: Mapping[str, object]) -> Path:
+    return rehearsal_directory() / f"rendezvous-{own['id']}"
+
+
+def _moved_to(own: Mapping[str, object]) -> int | None:
+    try:
+        return int(_meeting_place(own).read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _meeting_port(own: Mapping[str, object], port: int) -> socket.socket:
+    """Listen at the endpoint, or, as hosts of a rehearsal are one machine, where nobody else does."""
+    everywhere = "0.0.0.0"  # noqa: S104  the other nodes connect
+    try:
+        return listen(everywhere, port)
+    except UserError as error:
+        server = listen(everywhere, free_port())
+        moved = server.getsockname()[1]
+        atomic_write(_meeting_place(own), str(moved))
+        log(f"{error}; the nodes meet at port {moved}")
+        return server
+
+
 def _host_rendezvous(own: Mapping[str, object], nodes: int, host: str, port: int) -> Node:
-    server = listen("0.0.0.0", port)  # noqa: S104  the other nodes connect
+    server = _meeting_port(own, port)
     server.settimeout(_RENDEZVOUS_SECONDS)
     joined: dict[int, tuple[int, Channel]] = {}
     try:
         while len(joined) < nodes - 1:
             channel = Channel(server.accept()[0])
-            hello = channel.receive(_RENDEZVOUS_SECONDS)
+            try:
+                hello = channel.receive(_RENDEZVOUS_SECONDS)
+            except ExternalError:
+                # Somebody only looked whether the port is taken.
+                continue
             if hello["id"] != own["id"]:
                 channel.send({"error": f"rendezvous id {hello['id']} is not this run's {own['id']}"})
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Iterator
@@ -33,13 +34,20 @@ def left_over(home: Path) -> list[str]:
 def processes_of(home: Path) -> list[str]:
     """Command lines of the processes whose environment names this engine home."""
     found = []
+    for pid in pids_of(home):
+        with contextlib.suppress(OSError):
+            found.append(Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode())
+    return found
+
+
+def pids_of(home: Path) -> list[int]:
+    """The processes whose environment names this engine home, this one left out."""
+    found = []
     mark = f"PRIMEBEAKER_LOCAL_HOME={home}".encode()
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
-        try:
+        with contextlib.suppress(OSError):
             if mark in (entry / "environ").read_bytes().split(b"\0"):
-                found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-        except OSError:
-            continue
+                found.append(int(entry.name))
     return found

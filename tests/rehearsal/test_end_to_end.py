@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
-
-import pytest
 
 from primebeaker.config import TomlDocument
 from primebeaker.launch.settings import LaunchSettings
@@ -20,7 +16,7 @@ from primebeaker.rehearsal.options import RehearsalOptions
 from primebeaker.rehearsal.report_text import report_text
 from primebeaker.rehearsal.run import rehearse
 
-from .conftest import ROOT, left_over
+from .conftest import ROOT
 
 EXAMPLE = ROOT / "examples/rl/config.toml"
 MULTINODE = ROOT / "examples/rl/multinode.toml"
@@ -103,28 +99,6 @@ def test_an_environment_that_does_not_load_fails_with_its_own_words(home: Path, 
     assert not report["ok"]
     assert any(str(broken) in line for line in report["failure"]["last_lines"]), report["failure"]
     assert "FAILED" in report_text(report)
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT])
-def test_interrupt_leaves_nothing(home: Path, number: signal.Signals) -> None:
-    """Ctrl-C once the run is on its way: exit 130, and every process is gone."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "primebeaker", "rehearse", "--toml", str(EXAMPLE)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env={**os.environ, "PRIMEBEAKER_LOCAL_HOME": str(home)},
-    )
-    assert process.stderr is not None
-    for line in process.stderr:
-        if "started" in line:
-            break
-    os.killpg(process.pid, number)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
-    assert out == ""
-    assert left_over(home) == []
 
 
 def _command(*words: str) -> subprocess.CompletedProcess[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from primebeaker.cli import main
+from primebeaker.errors import UserError
 from primebeaker.launch.settings import LaunchSettings
 from primebeaker.rehearsal.options import RehearsalOptions
 from primebeaker.rehearsal.prepare import prepare
@@ -42,3 +43,16 @@ def test_without_the_runtime_extra_one_line_says_so(tmp_path: Path, monkeypatch,
     line = "primebeaker: error: this command needs primebeaker[runtime]: pip install 'primebeaker[runtime]'\n"
     assert capsys.readouterr() == ("", line)
     assert not work.exists()
+
+
+def test_another_working_directory_is_where_relative_data_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From anywhere: --working-dir says what the paths of the TOML are relative to; without it the paths are named."""
+    monkeypatch.chdir(tmp_path)
+    toml = ROOT / "examples/sft/config.toml"
+    options = RehearsalOptions(work_dir=tmp_path / "work")
+    with pytest.raises(UserError, match=r"data\.name"):
+        prepare("sft", LaunchSettings(toml=toml), options)
+    assert not (tmp_path / "work").exists()
+    prepared = prepare("sft", LaunchSettings(toml=toml, working_dir=ROOT), options)
+    assert f'name = "{ROOT / "examples/sft/data"}"' in (tmp_path / "work/config.toml").read_text()
+    prepared.remove()

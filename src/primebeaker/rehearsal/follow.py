@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from primebeaker.beaker.models import Experiment
-from primebeaker.errors import ExternalError
+from primebeaker.errors import ExternalError, UserError
 from primebeaker.local import LocalEngine
 from primebeaker.rehearsal.damage import run_layout
 from primebeaker.rehearsal.injection import Injector, Progress, processes_left
@@ -52,36 +53,51 @@ def follow(
 
     Raises:
         UserError: The engine refuses the spec.
-        KeyboardInterrupt: The user interrupted; the experiment has been stopped and every process has ended.
+        KeyboardInterrupt: The user interrupted, or another signal came as :class:`Interrupted`; the experiment has been
+            stopped and every process has ended.
     """
     started = time.monotonic()
     injector = injector or Injector((), prepared.work_dir / "rehearsal", progress)
-    created = engine.create(
-        Path(prepared.plan.paths.spec),
-        name=prepared.experiment_name,
-        workspace=prepared.plan.settings.workspace,
-        rehearsal=prepared.hooks,
-    )
-    if created.experiment_id is None:
-        raise ExternalError("the embedded engine gave no experiment id")
-    progress(f"started {prepared.experiment_name} ({created.experiment_id})")
-    try:
-        injector.begin(engine, created.experiment_id)
-        ended = _watch(prepared, engine, created.experiment_id, progress, started, injector)
+    spec, workspace = Path(prepared.plan.paths.spec), prepared.plan.settings.workspace
+    with stopped_on_failure(engine, prepared.experiment_name):
+        created = engine.create(spec, name=prepared.experiment_name, workspace=workspace, rehearsal=prepared.hooks)
+        experiment = created.experiment_id
+        if experiment is None:
+            raise ExternalError("the embedded engine gave no experiment id")
+        progress(f"started {prepared.experiment_name} ({experiment})")
+        injector.begin(engine, experiment)
+        ended = _watch(prepared, engine, experiment, progress, started, injector)
         if ended is not None and ended.state == "preempted" and injector.restarts:
             progress("restarting the preempted run")
-            engine.restart(created.experiment_id)
-            ended = _watch(prepared, engine, created.experiment_id, progress, started, injector)
-    except BaseException:
-        engine.stop(created.experiment_id)
-        raise
+            engine.restart(experiment)
+            ended = _watch(prepared, engine, experiment, progress, started, injector)
     timed_out = ended is None
     if timed_out:
         progress(f"not done after {prepared.timeout:g} s: stopping")
-        engine.stop(created.experiment_id)
+        engine.stop(experiment)
     now = time.monotonic()
     left = _left(Path(prepared.work_dir) / "rehearsal")
-    return Followed(engine.get(created.experiment_id), now - started, timed_out, now, left)
+    return Followed(engine.get(experiment), now - started, timed_out, now, left)
+
+
+@contextlib.contextmanager
+def stopped_on_failure(engine: LocalEngine, name: str) -> Iterator[None]:
+    """Stop the experiment of that name when what is done here fails, also when it was only just being created."""
+    earlier = _id_of(engine, name)
+    try:
+        yield
+    except BaseException:
+        ours = _id_of(engine, name)
+        if ours is not None and ours != earlier:
+            engine.stop(ours)
+        raise
+
+
+def _id_of(engine: LocalEngine, name: str) -> str | None:
+    try:
+        return engine.find(name).id
+    except UserError:
+        return None
 
 
 def _left(directory: Path) -> int:

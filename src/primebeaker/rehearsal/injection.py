@@ -125,10 +125,20 @@ class Injector:
         return any(fault.values.get("restart") == "true" for fault in self.faults)
 
     def end(self) -> None:
-        """Damage the checkpoint files of the faults that strike once the run has ended."""
+        """Damage the checkpoint files of the faults that strike once the run has ended, and note a disk that was full.
+
+        A run may end by a full disk faster than it is looked at.
+        """
         for number, fault in enumerate(self.faults):
             if fault.what == "corrupt" and fault.has_own_moment:
                 self._damage(number, fault)
+            elif fault.what == "full-disk" and number not in self.strikes and self._found_full():
+                self._struck(number, fault, self._found_full())
+
+    def _found_full(self) -> str:
+        """Which write found the disk full; empty while none has."""
+        path = self._directory / FULL
+        return f"the disk was full at {path.read_text()}" if path.exists() else ""
 
     def _damage(self, number: int, fault: Fault) -> None:
         if self._plan is None:
@@ -140,7 +150,7 @@ class Injector:
 
     def _is_due(self, fault: Fault, progress: Progress) -> bool:
         if fault.what == "full-disk":
-            return (self._directory / FULL).exists()
+            return bool(self._found_full())
         if fault.has_own_moment:
             return False
         if fault.when == "after":
@@ -156,7 +166,7 @@ class Injector:
             engine.restart_alone(experiment, fault.rank)
             return f"replica {fault.rank} restarted alone"
         if fault.what == "full-disk":
-            return f"the disk was full at {(self._directory / FULL).read_text()}"
+            return self._found_full()
         if fault.what == "model-bad":
             return f"answers are {fault.values['kind']} from now on"
         if fault.what == "tool-outage":

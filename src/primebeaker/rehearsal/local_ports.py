@@ -12,7 +12,7 @@ from typing import Any
 from primebeaker.config import TomlDocument
 from primebeaker.prime_rl.contract import GEN_0_7
 
-__all__ = ["GatewayPort", "PortBlock", "gateway_port", "is_free", "own_ports", "port_block"]
+__all__ = ["GatewayPort", "PortBlock", "claim_block", "gateway_port", "is_free", "own_ports", "port_block"]
 
 _GATEWAY_PORT = 1212
 _GATEWAY_PLACE = 4
@@ -75,6 +75,12 @@ def port_block(launch_id: str) -> PortBlock:
             if claim is not None:
                 return PortBlock(first + place, claim)
     return PortBlock(_FIRST_PORTS[0] + places[turn], None)
+
+
+def claim_block(base: int) -> PortBlock | None:
+    """Claim a certain block, for a run that goes on in it; None while somebody else has it."""
+    claim = _claim(base)
+    return None if claim is None else PortBlock(base, claim)
 
 
 def _claim(base: int) -> socket.socket | None:

@@ -28,7 +28,7 @@ from primebeaker.rehearsal.options import RehearsalOptions, default_timeout
 from primebeaker.rehearsal.problems import Problem
 from primebeaker.rehearsal.programs import install_programs
 from primebeaker.rehearsal.rows import missing_rows
-from primebeaker.rehearsal.settings import RehearsalSettings
+from primebeaker.rehearsal.settings import PORTS, RehearsalSettings
 from primebeaker.rehearsal.toml_copy import copy_toml
 from primebeaker.rehearsal.tools import ToolPlan, gateway_routes, plan_tools, with_routes
 
@@ -191,7 +191,7 @@ def _prepared(cast: _Cast, problems: list[Problem], work_dir: Path, ports: PortB
         plan=plan,
         work_dir=work_dir,
         experiment_name=f"{cast.checked.experiment_name[:100]}-rehearsal-{plan.launch_id[:8]}",
-        hooks=_hooks(plan, options, work_dir, timeout, cast.faults),
+        hooks=_hooks(plan, options, work_dir, timeout, cast.faults, ports),
         steps=copied.steps,
         timeout=timeout,
         problems=tuple(dict.fromkeys([*problems, *(Problem("rehearsal", text) for text in copied.left_out)])),
@@ -281,7 +281,12 @@ def _rehearsed(
 
 
 def _hooks(
-    plan: LaunchPlan, options: RehearsalOptions, work_dir: Path, timeout: float, faults: Sequence[Fault]
+    plan: LaunchPlan,
+    options: RehearsalOptions,
+    work_dir: Path,
+    timeout: float,
+    faults: Sequence[Fault],
+    ports: PortBlock,
 ) -> Rehearsal:
     directory = work_dir / "rehearsal"
     model, _, rules = options.model.partition(":") if options.model.startswith("scripted:") else (options.model, "", "")
@@ -306,7 +311,12 @@ def _hooks(
     environment = {name: value for name, value in {**tunables, **offline}.items() if name not in given}
     return Rehearsal(
         path_prepend=[str(install_programs(work_dir / "bin"))],
-        env={**environment, **fault_variables(faults, given), **settings.environment(directory)},
+        env={
+            **environment,
+            **fault_variables(faults, given),
+            **settings.environment(directory),
+            PORTS: str(ports.base),
+        },
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,9 +11,13 @@ from primebeaker.beaker.models import CreatedExperiment
 from primebeaker.errors import UserError
 from primebeaker.local import LocalEngine, Rehearsal
 from primebeaker.rehearsal.fault_variables import without_faults
-from primebeaker.rehearsal.settings import load_settings, rehearsal_directory
+from primebeaker.rehearsal.local_ports import PortBlock, claim_block
+from primebeaker.rehearsal.settings import PORTS, load_settings, rehearsal_directory
 
 __all__ = ["RehearsingEngine"]
+
+_PORTS_SECONDS = 90.0
+_LOOK_SECONDS = 0.2
 
 
 class RehearsingEngine(LocalEngine):
@@ -27,6 +32,7 @@ class RehearsingEngine(LocalEngine):
 
     def __init__(self, source: str) -> None:
         super().__init__()
+        self._ports: PortBlock | None = None
         found = self.find(source).rehearsal
         if found is None:
             raise UserError(
@@ -46,7 +52,22 @@ class RehearsingEngine(LocalEngine):
         self, spec_path: Path, *, name: str, workspace: str, rehearsal: Rehearsal | None = None
     ) -> CreatedExperiment:
         """See :meth:`Engine.create`."""
+        self._claim_ports()
         return super().create(spec_path, name=name, workspace=workspace, rehearsal=rehearsal or self._hooks())
+
+    def _claim_ports(self) -> None:
+        """Keep the source's ports for its child, for as long as this process lives."""
+        base = self._env.get(PORTS)
+        deadline = time.monotonic() + _PORTS_SECONDS
+        while base and (block := claim_block(int(base))) is None:
+            # Another rehearsal got them when the source had ended.
+            if time.monotonic() > deadline:
+                raise UserError(
+                    f"--rehearse: the ports of the source, {base} and those after it, are in use",
+                    hint="wait until the other rehearsal has ended",
+                )
+            time.sleep(_LOOK_SECONDS)
+        self._ports = block if base else None
 
     def _hooks(self) -> Rehearsal:
         """The stand-ins of the source, in a folder of their own: what struck it must not strike its child again."""

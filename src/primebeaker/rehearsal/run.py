@@ -15,6 +15,7 @@ from primebeaker.rehearsal.injection import Injector
 from primebeaker.rehearsal.options import RehearsalOptions
 from primebeaker.rehearsal.prepare import PreparedRehearsal, prepare
 from primebeaker.rehearsal.report import build_report
+from primebeaker.rehearsal.signals import orderly_end
 from primebeaker.rehearsal.tool_services import running_tools
 
 __all__ = ["rehearse", "run_prepared"]
@@ -43,12 +44,14 @@ def rehearse(
     Raises:
         UserError: A mistake found before anything was started.
         KeyboardInterrupt: Interrupted; nothing is left running.
+        Interrupted: Ended by another signal; nothing is left running.
     """
-    prepared = prepare(kind, settings, options, with_tools=True)
-    try:
-        return run_prepared(prepared, engine or LocalEngine(), progress)
-    finally:
-        prepared.remove()
+    with orderly_end():
+        prepared = prepare(kind, settings, options, with_tools=True)
+        try:
+            return run_prepared(prepared, engine or LocalEngine(), progress)
+        finally:
+            prepared.remove()
 
 
 def run_prepared(prepared: PreparedRehearsal, engine: LocalEngine, progress: Callable[[str], None]) -> dict[str, Any]:

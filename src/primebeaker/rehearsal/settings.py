@@ -14,12 +14,14 @@ from pathlib import Path
 from primebeaker.errors import UserError
 from primebeaker.fileio import atomic_write_json
 
-__all__ = ["DIRECTORY", "REHEARSAL", "RehearsalSettings", "is_rehearsal", "load_settings"]
+__all__ = ["DIRECTORY", "PORTS", "REHEARSAL", "RehearsalSettings", "is_rehearsal", "load_settings"]
 
 #: Set to 1 in every process of a rehearsal.
 REHEARSAL = "PRIMEBEAKER_REHEARSAL"
 #: Folder of the rehearsal's own files, the same for all replicas.
 DIRECTORY = "PRIMEBEAKER_REHEARSAL_DIR"
+#: First port of the rehearsal's own ones, for whoever starts it again.
+PORTS = "PRIMEBEAKER_REHEARSAL_PORTS"
 _ENGINE = "PRIMEBEAKER_LOCAL_ENGINE"
 _FILE = "settings.json"
 

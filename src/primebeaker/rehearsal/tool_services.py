@@ -12,11 +12,13 @@ from typing import Any
 from primebeaker.errors import ExternalError
 from primebeaker.fileio import atomic_write
 from primebeaker.local import LocalEngine, Rehearsal
+from primebeaker.rehearsal.follow import stopped_on_failure
 from primebeaker.rehearsal.prepare import PreparedRehearsal
 from primebeaker.rehearsal.settings import REHEARSAL
 
 __all__ = ["running_tools"]
 
+_MARGIN_SECONDS = 60
 _MODULE = "primebeaker.rehearsal.standins.tool_service"
 
 
@@ -34,19 +36,14 @@ def running_tools(
         return
     path = prepared.work_dir / "tools.json"
     atomic_write(path, json.dumps(_spec(prepared), indent=2) + "\n")
-    created = engine.create(
-        path,
-        name=f"{prepared.experiment_name}-tools",
-        workspace=prepared.plan.settings.workspace,
-        rehearsal=Rehearsal(env={REHEARSAL: "1"}),
-    )
-    if created.experiment_id is None:
-        raise ExternalError("the embedded engine gave no experiment id")
-    progress(f"started the real services {', '.join(prepared.tools.here)} ({created.experiment_id})")
-    try:
+    name, workspace = f"{prepared.experiment_name}-tools", prepared.plan.settings.workspace
+    with stopped_on_failure(engine, name):
+        created = engine.create(path, name=name, workspace=workspace, rehearsal=Rehearsal(env={REHEARSAL: "1"}))
+        if created.experiment_id is None:
+            raise ExternalError("the embedded engine gave no experiment id")
+        progress(f"started the real services {', '.join(prepared.tools.here)} ({created.experiment_id})")
         yield created.experiment_id
-    finally:
-        engine.stop(created.experiment_id)
+    engine.stop(created.experiment_id)
 
 
 def _spec(prepared: PreparedRehearsal) -> dict[str, Any]:
@@ -61,6 +58,8 @@ def _spec(prepared: PreparedRehearsal) -> dict[str, Any]:
             "result": {"path": "/result"},
             "context": {"priority": "normal"},
             "resources": {"gpuCount": 0},
+            # Should this process be killed, nobody would stop them.
+            "timeout": f"{int(prepared.timeout) + _MARGIN_SECONDS}s",
             # One service may fail without the others, as in a stack on Beaker.
             "propagateFailure": False,
         }

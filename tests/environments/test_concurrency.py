@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import json
+import threading
 
 import pytest
 import verifiers as vf
@@ -132,6 +133,29 @@ def test_a_rollout_that_times_out_stops_its_requests_and_touches_no_other(
     assert tasks == 1
     assert [output["reward"] for output in outputs][::2] == [4.0, 4.0]
     assert outputs[1]["stop_condition"] == "timeout_reached"
+
+
+def test_a_long_reply_is_read_and_scored_beside_the_event_loop(rows_file, scripted_client, monkeypatch):
+    """Parsing a megabyte takes long enough for the other rollouts of the loop to notice."""
+    from primebeaker.environments._shared import final_answer
+
+    threads = {}
+    real = final_answer.final_verdict
+
+    def noting(text):
+        threads.setdefault(len(text) > 100_000, set()).add(threading.current_thread() is threading.main_thread())
+        return real(text)
+
+    monkeypatch.setattr(final_answer, "final_verdict", noting)
+    env = vf.load_environment(MODULE, dataset=rows_file({"prompt": "p", "output": "o", "answer": "pass"}))
+
+    async def run():
+        row = dict(env.get_dataset()[0])
+        replies = (verdict("pass"), "word " * 200_000 + verdict("pass"))
+        return [(await env.run_rollout(row, scripted_client([reply]), "m", {}))["reward"] for reply in replies]
+
+    assert asyncio.run(run()) == [4.0, 3.0]
+    assert threads == {False: {True}, True: {False}}
 
 
 def test_finished_rollouts_are_not_kept(rows_file, gateway, scripted_client):

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-import traceback
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,7 @@ from primebeaker.watcher.locking import is_scanning, scan_lock
 from primebeaker.watcher.rebuild import RebuildOptions, rebuild
 from primebeaker.watcher.update import ScanOptions
 
-from .conftest import Tree, write
+from .conftest import Tree, as_nobody, write
 from .test_family import rows
 
 
@@ -110,22 +109,7 @@ def test_a_refused_directory_is_an_issue_and_keeps_the_scores(family: Tree) -> N
     """Root ignores mode bits, so the scan runs as another user."""
     family.update()
     (family.results / "rl-full").chmod(0)
-    for folder in (family.root, *family.root.parents):
-        if folder.owner() == "root" and str(folder).startswith("/tmp/pytest"):
-            folder.chmod(0o777)
-    for path in family.root.glob("index.sqlite3*"):
-        path.chmod(0o666)
-    child = os.fork()
-    if child == 0:
-        try:
-            os.setgroups([])
-            os.setuid(65534)
-            family.update()
-            os._exit(0)
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    as_nobody(family)
     assert rows(family, "SELECT status, overall FROM evaluations WHERE config_path LIKE '%rl-full%'") == [
         ("unreadable", 0.6)
     ]

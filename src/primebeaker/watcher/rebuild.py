@@ -23,6 +23,8 @@ from primebeaker.watcher.update import ScanOptions, roots_for, scan_into
 
 __all__ = ["RebuildOptions", "prune", "rebuild"]
 
+#: How long a swap waits for another writer.
+_SWAP_SECONDS = 60.0
 _STALE_SECONDS = 86_400
 
 
@@ -153,14 +155,20 @@ def _swap(fresh: Path, database: Path) -> None:
     """
     if database.exists() and not problem_of(database):
         try:
-            source, target = sqlite3.connect(fresh), sqlite3.connect(database, timeout=60)
+            source, target = sqlite3.connect(fresh), sqlite3.connect(database, timeout=_SWAP_SECONDS)
             try:
-                source.backup(target)
+                source.backup(target, progress=_patience(time.monotonic() + _SWAP_SECONDS))
                 with contextlib.suppress(sqlite3.OperationalError):
                     target.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             finally:
                 target.close()
                 source.close()
+        except sqlite3.OperationalError as error:
+            # Locked, or the disk is full: the old file is good, and others may have it open.
+            raise DatabaseUnusableError(
+                f"{database} could not be replaced: {error}; the index is as it was",
+                hint="free space, let other writers end, and run it again",
+            ) from error
         except sqlite3.DatabaseError:
             # The old file is damaged: nobody can be reading it.
             pass
@@ -172,6 +180,16 @@ def _swap(fresh: Path, database: Path) -> None:
     connection.execute("PRAGMA journal_mode=DELETE")
     connection.close()
     fresh.replace(database)
+
+
+def _patience(deadline: float) -> Callable[[int, int, int], None]:
+    """End a page copy that another writer keeps out; by itself it would wait for ever."""
+
+    def progress(status: int, _remaining: int, _total: int) -> None:
+        if status in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) and time.monotonic() > deadline:
+            raise sqlite3.OperationalError("another program keeps it locked")
+
+    return progress
 
 
 def _unlink(path: Path) -> None:

@@ -72,6 +72,20 @@ def test_what_the_roles_wrote_down_is_the_better_cause(tmp_path: Path):
     assert experiment_status(experiment(ended, envVars=variables)).cause == "main rank 0 ended with 1"
 
 
+def test_a_role_that_ended_before_the_start_says_why_in_its_member_file(tmp_path: Path):
+    ended = {"started": AT.format(1), "exited": AT.format(2), "exitCode": 93}
+    found = experiment(ended, envVars=[{"name": "RENDEZVOUS_DIR", "value": str(tmp_path)}])
+    (tmp_path / "members").mkdir()
+    member = {"job_id": "job0", "phase": "ended", "code": 93, "message": "assembly: rank 1 of 2 have not arrived"}
+    for change, cause in (
+        ({}, "main rank 0 ended with 93: assembly: rank 1 of 2 have not arrived"),
+        ({"job_id": "an earlier one"}, "main rank 0 ended with 93"),
+        ({"phase": "run"}, "main rank 0 ended with 93"),
+    ):
+        (tmp_path / "members" / "0.json").write_text(json.dumps(member | change))
+        assert experiment_status(found).cause == cause
+
+
 def test_an_experiment_that_goes_well_has_no_cause():
     assert experiment_status(experiment({"started": AT.format(1)})).cause is None
 

@@ -134,7 +134,17 @@ def _first_failure(jobs: tuple[Job, ...]) -> str | None:
     how = first.status.message or first.status.canceled_for
     if not how:
         how = f"ended with {first.status.exit_code}" if first.status.exit_code is not None else first.state
-    return f"{first.task}{rank} {how}"
+    reason = _last_words(first)
+    return f"{first.task}{rank} {how}{f': {reason}' if reason else ''}"
+
+
+def _last_words(job: Job) -> str | None:
+    """Why its role ended, when it never got to start with its peers: its member file alone tells."""
+    folder = _rendezvous(job)
+    member = _read(folder / "members" / f"{job.replica_rank or 0}.json") if folder is not None else {}
+    if member.get("job_id") != job.id or member.get("phase") != "ended" or not member.get("code"):
+        return None
+    return str(member.get("message") or "") or None
 
 
 def _told_cause(jobs: tuple[Job, ...]) -> str | None:

@@ -17,6 +17,7 @@ from primebeaker.beaker.engine import Engine, EngineName
 from primebeaker.beaker.models import Account, CreatedExperiment, Experiment, ExperimentState, ImageRecord, Job, LogLine
 from primebeaker.beaker.parse import parse_experiment, parse_job
 from primebeaker.errors import ExternalError, UserError
+from primebeaker.fileio import atomic_write
 from primebeaker.local.environment import capture_origin
 from primebeaker.local.home import HOME_VARIABLE, Home, open_home
 from primebeaker.local.ids import derived_id, new_id, timestamp
@@ -29,7 +30,7 @@ from primebeaker.local.leftovers import (
 )
 from primebeaker.local.limits import grace_seconds, most_log_bytes
 from primebeaker.local.logs import Source, follow_logs, read_logs
-from primebeaker.local.secret_store import SecretStore
+from primebeaker.local.secret_store import Origin, SecretStore
 from primebeaker.local.shapes import experiment_shape, job_shape
 from primebeaker.local.specfile import account_name, check_runnable, gpu_warning, read_spec
 from primebeaker.local.starting import start_supervisor
@@ -139,20 +140,12 @@ class LocalEngine(Engine):
         folder = self.home.experiment(experiment_id)
         jobs = [new_job(task["id"], rank, 1, folder / "jobs") for task in tasks for rank in range(task["replicas"])]
         try:
-            self.store.create(experiment, tasks)
+            self.store.create(experiment, tasks, jobs)
         except sqlite3.IntegrityError as error:
             raise UserError(
                 f"experiment name {name!r} is already in use by {self.account}", hint="choose another name"
             ) from error
-        origin = capture_origin(spec)
-        origin.environment[HOME_VARIABLE] = str(self.home.root)
-        self.secrets.keep_origin(experiment_id, origin)
-        folder.mkdir(parents=True, mode=0o700)
-        spec_file = folder / "spec.json"
-        spec_file.touch(mode=0o600)
-        spec_file.write_text(json.dumps(spec, indent=2, ensure_ascii=False) + "\n")
-        self.store.add_jobs(experiment_id, jobs)
-        start_supervisor(self.home, self.store, experiment_id, origin)
+        start_supervisor(self.home, self.store, experiment_id, self._settle(experiment_id, spec))
         url = f"local://ex/{experiment_id}"
         return CreatedExperiment(experiment_id, url, f"Experiment {experiment_id} submitted. See progress at {url}\n")
 
@@ -324,21 +317,32 @@ class LocalEngine(Engine):
             UserError: It has not ended.
         """
         row = self.find(id_or_name)
-        jobs = self.store.jobs(row.id)
-        if not self.store.reopen(row.id, os.getpid(), own_mark()):
-            raise UserError(f"{id_or_name}: has not ended, so it cannot be restarted", hint="stop it first")
         folder = self.home.experiment(row.id) / "jobs"
         newest: dict[tuple[str, int], int] = {}
-        for job in jobs:
+        for job in self.store.jobs(row.id):
             key = (job.task_id, job.replica_rank)
             newest[key] = max(newest.get(key, 0), job.attempt)
         columns = [new_job(task, rank, attempt + 1, folder) for (task, rank), attempt in newest.items()]
-        self.store.add_jobs(row.id, columns)
-        origin = self.secrets.origin(row.id)
+        if not self.store.reopen(row.id, os.getpid(), own_mark(), columns):
+            raise UserError(f"{id_or_name}: has not ended, so it cannot be restarted", hint="stop it first")
+        # What a creation that was killed had not come to.
+        known = self.secrets.origin(row.id)
+        origin = known if known.environment else self._settle(row.id, row.spec)
         for name, value in capture_origin(row.spec).secrets.items():
             origin.secrets.setdefault(name, value)
         start_supervisor(self.home, self.store, row.id, origin)
         return self.get(row.id)
+
+    def _settle(self, experiment_id: str, spec: Mapping[str, Any]) -> Origin:
+        """Write an experiment's own folder and, last, what it takes from this process."""
+        folder = self.home.experiment(experiment_id)
+        folder.mkdir(parents=True, mode=0o700, exist_ok=True)
+        text = json.dumps(spec, indent=2, ensure_ascii=False) + "\n"
+        atomic_write(folder / "spec.json", text.encode(), mode=0o600)
+        origin = capture_origin(spec)
+        origin.environment[HOME_VARIABLE] = str(self.home.root)
+        self.secrets.keep_origin(experiment_id, origin)
+        return origin
 
     def _active(self, id_or_name: str) -> ExperimentRow:
         row = self.find(id_or_name)

@@ -233,8 +233,10 @@ class Store:
 
     # Writing
 
-    def create(self, experiment: Mapping[str, Any], tasks: Sequence[Mapping[str, Any]]) -> None:
-        """Insert an experiment with its tasks.
+    def create(
+        self, experiment: Mapping[str, Any], tasks: Sequence[Mapping[str, Any]], jobs: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Insert an experiment with its tasks and jobs: all of it or nothing.
 
         Raises:
             sqlite3.IntegrityError: The account has an experiment of that name.
@@ -244,13 +246,17 @@ class Store:
             for task in tasks:
                 self._insert("tasks", task)
             self._event(experiment["id"], None, "created", "")
+            self._add_jobs(experiment["id"], jobs)
 
     def add_jobs(self, experiment_id: str, jobs: Sequence[Mapping[str, Any]]) -> None:
         """Insert jobs in state ``created``."""
         with writing(self.connection):
-            for job in jobs:
-                self._insert("jobs", job)
-                self._event(experiment_id, job["id"], "created", f"attempt {job['attempt']}")
+            self._add_jobs(experiment_id, jobs)
+
+    def _add_jobs(self, experiment_id: str, jobs: Sequence[Mapping[str, Any]]) -> None:
+        for job in jobs:
+            self._insert("jobs", job)
+            self._event(experiment_id, job["id"], "created", f"attempt {job['attempt']}")
 
     def claim(self, experiment_id: str, pid: int, start: str) -> bool:
         """Make a process responsible for an experiment that has not ended. False when it has."""
@@ -334,8 +340,8 @@ class Store:
             if cursor.rowcount:
                 self._event(experiment_id, None, "stop_requested", reason)
 
-    def reopen(self, experiment_id: str, pid: int, start: str) -> bool:
-        """Make an ended experiment active again, in the care of a process. False when it has not ended."""
+    def reopen(self, experiment_id: str, pid: int, start: str, jobs: Sequence[Mapping[str, Any]]) -> bool:
+        """Make an ended experiment active again, with new jobs and in the care of a process. False when it runs."""
         with writing(self.connection):
             cursor = self.connection.execute(
                 "UPDATE experiments SET state = 'created', ended_at = NULL, cancel_requested_at = NULL,"
@@ -345,6 +351,7 @@ class Store:
             )
             if cursor.rowcount:
                 self._event(experiment_id, None, "restarted", "")
+                self._add_jobs(experiment_id, jobs)
             return cursor.rowcount == 1
 
     def event(self, experiment_id: str, job_id: str | None, kind: str, detail: str = "") -> None:

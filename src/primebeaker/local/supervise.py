@@ -106,7 +106,9 @@ async def _supervise(home: Home, store: Store, experiment_id: str, descriptor: i
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, run.tell, Event("signal"))
     loop.add_signal_handler(signal.SIGUSR1, run.tell, Event("look"))
-    os.write(descriptor, b"ok\n")
+    # Whoever created the experiment may have been killed meanwhile: it runs all the same.
+    with contextlib.suppress(BrokenPipeError):
+        os.write(descriptor, b"ok\n")
     os.close(descriptor)
     async with Supervisor(report=_log, on_exit=run.noticed) as supervisor:
         await run.to_end(supervisor)

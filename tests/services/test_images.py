@@ -245,6 +245,12 @@ def test_wrong_arguments_run_nothing(words: list[str], errors: list[str], primeb
     assert recorder.calls == []
 
 
+def test_a_listing_checks_its_workspace_too(primebeaker, recorder) -> None:
+    outcome = primebeaker("services", "images", "list", "--workspace=nowhere")
+    assert (outcome.code, outcome.errors) == (2, ["--workspace = 'nowhere': expected owner/name"])
+    assert recorder.calls == []
+
+
 def test_missing_tools_are_named_together(primebeaker, monkeypatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     outcome = primebeaker("services", "images", "install", "--workspace=a/b")

@@ -109,7 +109,7 @@ def test_flags_override_the_file(preview) -> None:
         ),
         (
             HEAD + "  python_replicas: 500\n",
-            ["services base: python_replicas: python_replicas must be between 0 and 128"],
+            ["services base: python_replicas: python_replicas must be between 0 and 128; see FILE:3"],
         ),
         (HEAD.encode() + b"  registry: '\xff'\n", ["FILE:3: not UTF-8"]),
         (b"#" * (1024 * 1024 + 1), ["FILE: larger than 1024 KiB"]),

@@ -95,6 +95,7 @@ def launch(options: Annotated[LaunchOptions | None, Parameter(name="*")] = None)
     """Submit the services, then the training; when one cannot be created, neither stays."""
     from primebeaker.joint.launch import launch_run, preflight_run, refuse_active
     from primebeaker.joint.plan import plan_run
+    from primebeaker.services.mounts import mount_warnings
     from primebeaker.services.registries import directory_warnings
 
     options = options or LaunchOptions()
@@ -102,6 +103,8 @@ def launch(options: Annotated[LaunchOptions | None, Parameter(name="*")] = None)
     plan.require_ready()
     engine = open_engine(options.engine)
     warn([*plan.warnings, *directory_warnings(plan.service.launcher)])
+    if engine.name == "local":
+        warn(mount_warnings(plan.service.spec))
     if not options.force:
         warn(refuse_active(plan, engine))
     if not options.skip_preflight:

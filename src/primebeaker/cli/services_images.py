@@ -15,7 +15,13 @@ from primebeaker.cli.flags import boolean, choice, path, text
 from primebeaker.cli.output import OutputOptions, Result, warn
 from primebeaker.cli.run import report
 from primebeaker.errors import ExternalError, UserError
-from primebeaker.services.images.install import Installation, InstallRequest, install_images, open_images
+from primebeaker.services.images.install import (
+    Installation,
+    InstallRequest,
+    check_workspace,
+    install_images,
+    open_images,
+)
 from primebeaker.services.images.listing import list_images
 
 __all__ = ["app"]
@@ -78,6 +84,7 @@ def list_command(options: Annotated[ListOptions | None, Parameter(name="*")] = N
     options = options or ListOptions()
     images = None
     if options.workspace is not None:
+        check_workspace(options.workspace)
         try:
             images = open_images(options.workspace)
         except ExternalError as error:

@@ -18,6 +18,7 @@ from primebeaker.cli.stack_flags import given_values, options_class, unknown_fla
 from primebeaker.errors import UserError
 from primebeaker.services.deployment import Deployment, plan_deployment
 from primebeaker.services.detached import ending_on_signals
+from primebeaker.services.mounts import mount_warnings
 from primebeaker.services.preflight import preflight_stack
 from primebeaker.services.registries import directory_warnings
 from primebeaker.services.stacks import NativeStack, Stack, load_native
@@ -130,6 +131,8 @@ def _launch(native: NativeStack, options: Any) -> Result:
     deployment.require_ready()
     engine = open_engine(options.engine)
     warn(deployment.warnings)
+    if engine.name == "local":
+        warn(mount_warnings(deployment.spec))
     if not options.yes:
         warn(directory_warnings(deployment.launcher))
     if not options.skip_preflight:

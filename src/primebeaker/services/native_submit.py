@@ -11,13 +11,22 @@ import json
 import sys
 from typing import Any
 
+from primebeaker.services.mounts import with_mounts_here
 from primebeaker.services.stacks import STACKS, NativeStack, load_native
 
 __all__ = ["main", "submit_as"]
 
 
-def submit_as(native: NativeStack, values: dict[str, Any], experiment_name: str) -> dict[str, Any]:
+def submit_as(
+    native: NativeStack, values: dict[str, Any], experiment_name: str, *, mounts_here: bool = False
+) -> dict[str, Any]:
     """Submit through the native launcher, under a name chosen beforehand.
+
+    Args:
+        native: The stack.
+        values: Its fields.
+        experiment_name: The name.
+        mounts_here: Leave out mounts that this machine does not have, for the embedded engine.
 
     Returns:
         ``{"outcome": …}`` with ``created`` (and what Beaker printed under ``beaker``), ``not_json`` (``output``),
@@ -29,7 +38,7 @@ def submit_as(native: NativeStack, values: dict[str, Any], experiment_name: str)
 
         def build_spec(self, *, experiment_name: str | None = None) -> tuple[str, dict[str, Any]]:
             name, spec = super().build_spec(experiment_name=experiment_name or chosen)
-            return str(name), dict(spec)
+            return str(name), with_mounts_here(spec) if mounts_here else dict(spec)
 
     chosen = experiment_name
     try:
@@ -57,7 +66,8 @@ def main() -> int:
     """Read the request, submit, write the outcome."""
     request = json.load(sys.stdin)
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in request["values"].items()}
-    outcome = submit_as(load_native(STACKS[request["stack"]]), values, request["experiment_name"])
+    native = load_native(STACKS[request["stack"]])
+    outcome = submit_as(native, values, request["experiment_name"], mounts_here=request["mounts_here"])
     sys.stdout.write(json.dumps(outcome))
     return 0
 

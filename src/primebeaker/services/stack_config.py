@@ -71,7 +71,7 @@ def build_launcher(native: NativeStack, given: Mapping[str, Given]) -> NativeLau
     try:
         launcher: NativeLauncher = native.launcher_class(native.config_class(**values))
     except (ValueError, TypeError) as error:
-        raise _native_mistake(native, str(error), fields, values) from error
+        raise _native_mistake(native, str(error), fields, given) from error
     return launcher
 
 
@@ -106,11 +106,13 @@ def _checked(name: str, given: Given) -> Any:
 
 
 def _native_mistake(
-    native: NativeStack, message: str, fields: Mapping[str, Any], values: Mapping[str, Any]
+    native: NativeStack, message: str, fields: Mapping[str, Any], given: Mapping[str, Given]
 ) -> UserError:
-    """The one-line mistake for what the native config said, with the field it speaks of."""
+    """The one-line mistake for what the native config said, with the field it speaks of and where that was written."""
     words = re.findall(r"\w+", message)
     # A field whose name is an ordinary word (registry, priority) is only meant when it was given.
-    field = next((word for word in words if word in fields and ("_" in word or word in values)), None)
+    field = next((word for word in words if word in fields and ("_" in word or word in given)), None)
     place = f"services {native.stack.name}"
-    return UserError(message, key=f"{place}: {field}" if field else place)
+    one = given.get(field or "")
+    hint = f"see {one.file}:{one.line}" if one is not None and one.file is not None else None
+    return UserError(message, hint=hint, key=f"{place}: {field}" if field else place)

@@ -81,6 +81,7 @@ def submit_stack(
         "stack": deployment.stack.name,
         "values": deployment.config,
         "experiment_name": deployment.experiment_name,
+        "mounts_here": engine == "local",
     }
     with tempfile.TemporaryDirectory(prefix="primebeaker-stack-") as scratch:
         environment = dict(os.environ, TMPDIR=scratch)

@@ -24,7 +24,15 @@ from primebeaker.services.images.table import StackImage, stack_images
 from primebeaker.services.images.tools import stream
 from primebeaker.services.stacks import STACKS, Stack, installed_version
 
-__all__ = ["InstallRequest", "Installation", "StepFailed", "check_request", "install_images", "open_images"]
+__all__ = [
+    "InstallRequest",
+    "Installation",
+    "StepFailed",
+    "check_request",
+    "check_workspace",
+    "install_images",
+    "open_images",
+]
 
 _READ_SECONDS = 60.0
 _DOCKER_ID = re.compile(r"sha256:[0-9a-f]{64}")
@@ -107,8 +115,8 @@ def check_request(request: InstallRequest) -> None:
         UserError: Independent mistakes are reported together.
     """
     mistakes = Mistakes()
-    if not re.fullmatch(r"[^\s/]+/[^\s/]+", request.workspace):
-        mistakes.add(UserError(f"--workspace = {request.workspace!r}: expected owner/name"))
+    with mistakes.collect():
+        check_workspace(request.workspace)
     if request.stack not in ("all", *STACKS):
         mistakes.add(UserError(f"--stack = {request.stack!r}: expected all, {' or '.join(STACKS)}"))
     context = request.jtc_build_context
@@ -123,6 +131,16 @@ def check_request(request: InstallRequest) -> None:
     if request.source_root is not None and not request.source_root.is_dir():
         mistakes.add(UserError(f"--source-root = {request.source_root}: no such directory"))
     mistakes.raise_if_any()
+
+
+def check_workspace(workspace: str) -> None:
+    """Check the form of a workspace's name.
+
+    Raises:
+        UserError: It is not ``owner/name``.
+    """
+    if not re.fullmatch(r"[^\s/]+/[^\s/]+", workspace):
+        raise UserError(f"--workspace = {workspace!r}: expected owner/name")
 
 
 def open_images(workspace: str, docker: str | None = None) -> BeakerImages:

@@ -78,6 +78,7 @@ def test_every_malformed_fault_is_told():
         ("kill:process=engine0", True, 137),
         ("kill:process=engine0", False, 1),
         ("kill:process=worker0", True, 1),
+        ("kill:process=gateway", False, 137),
         ("kill:process=role,signal=TERM", False, 143),
         ("exit:process=orchestrator,code=9", True, 9),
         ("hang:process=trainer", True, None),
@@ -152,6 +153,24 @@ def test_a_fault_strikes_and_what_must_follow_does(tmp_path, faults, state):
     assert code == 0, [row["observed"] for row in report.get("faults", ())] or report
     assert report["ok"] and [row["spec"] for row in report["faults"]] == faults
     assert [row["state"] for row in report["replicas"]] == [state]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    "fault",
+    [
+        *(f"model-bad:kind={kind}" for kind in ("malformed", "slow", "500", "truncated")),
+        *(f"corrupt:file=shard,how={how}" for how in ("truncate", "remove", "garbage", "empty")),
+        *(f"port-busy:port={port}" for port in (8100, 29000, 29501, 5555)),
+        "exit:process=trainer,code=3",
+        "midsave:step=1",
+    ],
+)
+def test_each_fault_of_one_node_leads_to_what_must_follow(tmp_path, fault):
+    words = [] if fault.startswith("model-bad") else ["--no-rollouts"]
+    words += ["--toml=examples/rl/config.toml", f"--mount-path={ROOT}", "--timeout=60", f"--fault={fault}"]
+    code, report = rehearse(tmp_path, *words)
+    assert code == 0, [row["observed"] for row in report.get("faults", ())] or report
 
 
 def test_a_fault_that_never_strikes_is_not_as_expected(tmp_path):

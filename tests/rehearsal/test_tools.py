@@ -85,6 +85,30 @@ def test_commands_run_in_the_real_terminal_server(home: Path, tmp_path: Path) ->
     assert not any(row["where"] == "--required-service" for row in report["problems"])
 
 
+@pytest.mark.soak
+def test_stand_ins_answer_for_services_that_cannot_run_here(home: Path, tmp_path: Path) -> None:
+    """Search and judge of an agent that also uses the real terminal: tools are called, the judge scores."""
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps({"question": "What is the capital of Portugal?", "answer": "Lisbon"}) + "\n")
+    document = TomlDocument.from_path(SINGLE)
+    for split in ("train", "eval"):
+        place = f"orchestrator.{split}.source[0].legacy"
+        document = document.with_value(f"{place}.id", "primebeaker.environments.jtc_search_agent_webterminal_judge_env")
+        for name, value in {"dataset": str(rows), "judge_model_path": "/models/judge"}.items():
+            document = document.with_value(f"{place}.args.{name}", value, create=True)
+    toml = tmp_path / "rl.toml"
+    toml.write_text(document.text)
+    search = {"name": "search", "arguments": {"query": "capital of Portugal"}}
+    model = script(tmp_path, {"match": "Portugal?", "tool_calls": [search]}, {"match": "", "reply": "Lisbon"})
+    report = rehearse("rl", LaunchSettings(toml=toml), RehearsalOptions(steps=1, model=model, timeout=300))
+    assert report["ok"], report["failure"]
+    assert report["tools"]["services"] == ["terminal"] and report["tools"]["stand_ins"] == ["search", "judge"], report[
+        "tools"
+    ]
+    (step,) = report["steps"]
+    assert (step["errors"], step["tool_failures"]) == (0, 0) and step["tool_calls"] >= 4
+
+
 def test_routes_are_those_of_the_gateway_and_written_down_where_they_are_defaults():
     source = TomlDocument.from_path(MULTINODE)
     text = source.text.replace("jtc_label_env", "tool-label", 1).replace("jtc_label_env", "code-tool-label")
@@ -101,13 +125,35 @@ def test_routes_are_those_of_the_gateway_and_written_down_where_they_are_default
 def test_what_the_real_launch_would_lack_is_told():
     settings = LaunchSettings(toml=SINGLE, required_services=(("python", 2),))
     values = {"orchestrator": {"train": {"source": [
-        {"legacy": {"id": "code-tool-label"}}, {"legacy": {"id": "reward-model"}}, {"legacy": {"id": "someone-elses"}},
+        {"legacy": {"id": "code-tool-label"}}, {"legacy": {"id": "reward-model", "args": {"reward_model_path": "org/classifier"}}}, {"legacy": {"id": "someone-elses"}},
     ]}}}  # fmt: skip
     plan = plan_tools(values, settings, 1212, gateway=True)
-    assert (plan.called, plan.here) == (("python", "classify"), ("python",))
+    assert plan.called == plan.names == ("python", "org/classifier") and plan.native == ("python",)
     assert [problem.message for problem in plan.problems] == [
-        "not rehearsed: classify does not run here, calls of it fail"
+        "the environments call org/classifier, and the launch does not wait for it",
+        "a stand-in (model) answers here: what it says means nothing",
     ]
+
+
+@pytest.mark.parametrize(
+    ("environment", "arguments", "tools"),
+    [
+        ("tool-label", {}, [("terminal", None)]),
+        ("search-agent-visit", {}, [("localsearch:bc-v2-72k", "local-search")]),
+        ("search-agent-visit", {"local_search_model_path": None}, [("search", "web-search")]),
+        (
+            "search-agent-webterminal-judge",
+            {},
+            [("search", "web-search"), ("terminal", None), ("judge", "judge")],
+        ),
+        ("rubrichub-judge", {"judge_service_model_path": "other-judge"}, [("other-judge", "judge")]),
+        ("label", {}, []),
+    ],
+)
+def test_what_answers_for_each_environment(environment, arguments, tools):
+    source = {"legacy": {"id": environment, "args": arguments}}
+    values = {"orchestrator": {"train": {"source": [source, source]}}}
+    assert list(plan_tools(values, LaunchSettings(toml=SINGLE), 1212, gateway=True).here) == tools
 
 
 def test_an_outage_starts_when_it_is_struck_and_ends(tmp_path: Path):

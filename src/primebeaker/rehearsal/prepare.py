@@ -146,7 +146,7 @@ def _starts_gateway(settings: LaunchSettings, plan: LaunchPlan) -> bool:
 
 
 def _unwaited(settings: LaunchSettings, tools: ToolPlan) -> list[Problem]:
-    names = [name for name, _ in settings.required_services if name not in tools.here]
+    names = [name for name, _ in settings.required_services if name not in tools.names]
     text = f"not rehearsed: the services {', '.join(names)} are not waited for here"
     return [Problem("--required-service", text)] if names else []
 
@@ -154,7 +154,8 @@ def _unwaited(settings: LaunchSettings, tools: ToolPlan) -> list[Problem]:
 def _prepared(cast: _Cast, problems: list[Problem], work_dir: Path, ports: PortBlock, owned: bool) -> PreparedRehearsal:
     kind, topology, options = cast.kind, cast.checked.topology, cast.options
     base = cast.settings.working_dir or Path.cwd()
-    copied = copy_toml(cast.source, kind, options, work_dir=work_dir, base=base)
+    served = replace(options, services=(*options.services, *cast.tools.names))
+    copied = copy_toml(cast.source, kind, served, work_dir=work_dir, base=base)
     wanted = _gateway_port(cast.settings) if cast.has_gateway else None
     written = named_ports(cast.source.values, topology, wanted)
     stage = Stage(
@@ -162,7 +163,7 @@ def _prepared(cast: _Cast, problems: list[Problem], work_dir: Path, ports: PortB
         values=copied.document.values,
         steps=copied.steps,
         gateway=cast.has_gateway,
-        services=cast.tools.here,
+        services=cast.tools.native,
         ports={number: use for use, number in written.items()},
     )
     check_faults(cast.faults, stage)
@@ -174,7 +175,7 @@ def _prepared(cast: _Cast, problems: list[Problem], work_dir: Path, ports: PortB
         document = moved.rewrite(with_routes(document, list(gateway_routes(cast.source.values, wanted))))
     config = work_dir / "config.toml"
     timeout = options.timeout or default_timeout(topology.nodes)
-    waited = missing_services(cast.faults) + tuple((name, 1) for name in cast.tools.here)
+    waited = missing_services(cast.faults) + tuple((name, 1) for name in cast.tools.names)
     plan = plan_launch(
         kind,
         replace(_rehearsed(cast.relaxed, cast.checked, config, work_dir, timeout, gateway), required_services=waited),

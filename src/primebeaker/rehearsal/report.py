@@ -70,7 +70,8 @@ def build_report(
         "environments": _environments(metrics),
         "replies": earned_by_kind(metrics),
         "tools": {
-            "services": list(prepared.tools.here),
+            "services": list(prepared.tools.native),
+            "stand_ins": [tool.name for tool in prepared.tools.here if tool.stand_in is not None],
             "calls": sum(int(step.get("tool_calls") or 0) for step in steps),
             "failures": sum(int(step.get("tool_failures") or 0) for step in steps),
         },

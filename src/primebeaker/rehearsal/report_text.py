@@ -105,10 +105,12 @@ def _replies(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _tools(tools: Mapping[str, Any]) -> list[str]:
-    if not tools["calls"] and not tools["services"]:
+    if not tools["calls"] and not tools["services"] and not tools["stand_ins"]:
         return []
-    services = ", ".join(tools["services"]) or "none"
-    return [f"{tools['calls']} calls, {tools['failures']} failed by a service; real services here: {services}"]
+    lines = [f"{tools['calls']} calls, {tools['failures']} failed by a service"]
+    lines += [f"real services here: {', '.join(tools['services'])}"] if tools["services"] else []
+    lines += [f"stand-ins for: {', '.join(tools['stand_ins'])}"] if tools["stand_ins"] else []
+    return lines
 
 
 def _checkpoints(rows: Sequence[Mapping[str, Any]]) -> list[str]:

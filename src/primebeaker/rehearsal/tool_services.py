@@ -15,11 +15,13 @@ from primebeaker.local import LocalEngine, Rehearsal
 from primebeaker.rehearsal.follow import stopped_on_failure
 from primebeaker.rehearsal.prepare import PreparedRehearsal
 from primebeaker.rehearsal.settings import REHEARSAL
+from primebeaker.rehearsal.tools import Tool
 
 __all__ = ["running_tools"]
 
 _MARGIN_SECONDS = 60
 _MODULE = "primebeaker.rehearsal.standins.tool_service"
+_STAND_INS = "primebeaker.rehearsal.standins.services"
 
 
 @contextlib.contextmanager
@@ -41,7 +43,7 @@ def running_tools(
         created = engine.create(path, name=name, workspace=workspace, rehearsal=Rehearsal(env={REHEARSAL: "1"}))
         if created.experiment_id is None:
             raise ExternalError("the embedded engine gave no experiment id")
-        progress(f"started the real services {', '.join(prepared.tools.here)} ({created.experiment_id})")
+        progress(f"started the services {', '.join(prepared.tools.names)} ({created.experiment_id})")
         yield created.experiment_id
     engine.stop(created.experiment_id)
 
@@ -49,12 +51,17 @@ def running_tools(
 def _spec(prepared: PreparedRehearsal) -> dict[str, Any]:
     directory = prepared.work_dir / "rehearsal"
 
-    def task(service: str) -> dict[str, Any]:
-        words = ["--service", service, "--registry", str(prepared.plan.settings.registry), "--directory"]
+    registry = str(prepared.plan.settings.registry)
+
+    def task(number: int, tool: Tool) -> dict[str, Any]:
+        words = [_MODULE, "--service", tool.name, "--registry", registry, "--directory", str(directory)]
+        if tool.stand_in is not None:
+            folder = prepared.work_dir / "services" / str(number)
+            words = [_STAND_INS, tool.stand_in, "--name", tool.name, "--registry", registry, "--folder", str(folder)]
         return {
-            "name": service,
+            "name": tool.name if tool.stand_in is None else f"stand-in-{number}",
             "image": {"beaker": Path(prepared.plan.image.removeprefix("beaker://")).name},
-            "command": [sys.executable, "-m", _MODULE, *words, str(directory)],
+            "command": [sys.executable, "-m", *words],
             "result": {"path": "/result"},
             "context": {"priority": "normal"},
             "resources": {"gpuCount": 0},
@@ -67,5 +74,5 @@ def _spec(prepared: PreparedRehearsal) -> dict[str, Any]:
     return {
         "version": "v2",
         "description": "Tool services of a rehearsal",
-        "tasks": list(map(task, prepared.tools.here)),
+        "tasks": [task(number, tool) for number, tool in enumerate(prepared.tools.here)],
     }

@@ -1,13 +1,12 @@
-"""Which tool services the environments of a training TOML call through the gateway, and which of them run here."""
+"""Which tool services the environments of a training TOML call through the gateway, and what answers for them here."""
 
 from __future__ import annotations
 
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from importlib.util import find_spec
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from primebeaker.config import TomlDocument
 from primebeaker.environments.registry import environment_spec
@@ -15,10 +14,17 @@ from primebeaker.launch.settings import LaunchSettings
 from primebeaker.prime_rl.tables import lookup
 from primebeaker.rehearsal.problems import Problem
 
-__all__ = ["Route", "ToolPlan", "gateway_routes", "plan_tools", "with_routes"]
+__all__ = ["Route", "Tool", "ToolPlan", "gateway_routes", "plan_tools", "with_routes"]
 
 #: Services that LiteRegistry can run on any machine.
-_RUNS_HERE = ("python", "terminal")
+_NATIVE = ("python", "terminal")
+#: Gateway route -> the arguments that may name the pool it leads to, and the pool without them.
+_POOLS: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "search": (("local_search_model_path",), "search"),
+    "judge": (("judge_service_model_path",), "judge"),
+    "classify": (("reward_model_path",), "classify"),
+}
+_STAND_INS: Mapping[str, str] = {"search": "web-search", "judge": "judge", "classify": "model"}
 #: Programs that the terminal service offers and that a machine may lack.
 _TERMINAL_PROGRAMS = ("rg", "xsv", "pandoc", "jq")
 _LOCAL = re.compile(r"https?://(?:127\.0\.0\.1|localhost):([0-9]+)/([A-Za-z]+)/?")
@@ -32,6 +38,7 @@ class Route:
         source: Dotted place of the environment in the TOML.
         argument: Its argument that names the route.
         url: As given, or the argument's default.
+        path: The gateway's route.
         service: What the gateway looks for in the registry.
         given: Whether the TOML has the argument.
     """
@@ -39,8 +46,16 @@ class Route:
     source: str
     argument: str
     url: str
+    path: str
     service: str
     given: bool
+
+
+class Tool(NamedTuple):
+    """A service of a rehearsal: its name in the registry, and the stand-in that answers; None for the real one."""
+
+    name: str
+    stand_in: str | None = None
 
 
 @dataclass(frozen=True)
@@ -49,13 +64,23 @@ class ToolPlan:
 
     Attributes:
         called: All services the environments call.
-        here: Those that run on this machine.
+        here: What answers on this machine.
         problems: What to mend before the launch is paid for, or what is not rehearsed.
     """
 
     called: tuple[str, ...] = ()
-    here: tuple[str, ...] = ()
+    here: tuple[Tool, ...] = ()
     problems: tuple[Problem, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The services that answer."""
+        return tuple(tool.name for tool in self.here)
+
+    @property
+    def native(self) -> tuple[str, ...]:
+        """Those that are the real ones."""
+        return tuple(tool.name for tool in self.here if tool.stand_in is None)
 
 
 def gateway_routes(values: Mapping[str, Any], port: int) -> Iterator[Route]:
@@ -68,22 +93,41 @@ def gateway_routes(values: Mapping[str, Any], port: int) -> Iterator[Route]:
     for split in ("train", "eval"):
         sources = lookup(values, f"orchestrator.{split}.source", [])
         for index, source in enumerate(sources if isinstance(sources, list) else []):
-            arguments = lookup(source, "legacy.args", {})
-            for name, preset in _urls(lookup(source, "legacy.id")).items():
-                url = arguments.get(name, preset)
-                match = _LOCAL.fullmatch(url) if isinstance(url, str) else None
+            given = lookup(source, "legacy.args", {})
+            arguments = {**_presets(lookup(source, "legacy.id")), **given}
+            for name, value in arguments.items():
+                url = _beside_search(arguments) if (name, value) == ("judge_server_url", None) else value
+                match = _LOCAL.fullmatch(url) if name.endswith("_url") and isinstance(url, str) else None
                 if match and int(match[1]) == port:
                     place = f"orchestrator.{split}.source[{index}]"
-                    yield Route(place, name, url, match[2], name in arguments)
+                    yield Route(place, name, url, match[2], _pool(match[2], arguments), name in given or value is None)
 
 
-def _urls(identifier: Any) -> dict[str, Any]:
-    """The arguments of an environment that may be URLs, with their defaults; none for one that is not ours."""
+def _beside_search(arguments: Mapping[str, Any]) -> Any:
+    """Where a search environment's judge is when no argument says so."""
+    search = arguments.get("search_server_url")
+    return search.removesuffix("/search") + "/judge" if isinstance(search, str) else None
+
+
+def _presets(identifier: Any) -> dict[str, Any]:
+    """The arguments of an environment with their defaults; none for one that is not ours."""
     try:
         spec = environment_spec(str(identifier))
     except KeyError:
         return {}
-    return {one.name: None if one.required else one.default for one in spec.arguments if one.name.endswith("_url")}
+    return {one.name: None if one.required else one.default for one in spec.arguments}
+
+
+def _pool(path: str, arguments: Mapping[str, Any]) -> str:
+    names, preset = _POOLS.get(path, ((), path))
+    return next((str(arguments[name]) for name in names if arguments.get(name)), preset)
+
+
+def _answerer(route: Route) -> Tool | None:
+    if route.path in _NATIVE:
+        return Tool(route.service)
+    kind = "local-search" if route.path == "search" and route.service != "search" else _STAND_INS.get(route.path)
+    return None if kind is None else Tool(route.service, kind)
 
 
 def plan_tools(values: Mapping[str, Any], settings: LaunchSettings, port: int, *, gateway: bool) -> ToolPlan:
@@ -97,8 +141,8 @@ def plan_tools(values: Mapping[str, Any], settings: LaunchSettings, port: int, *
     """
     routes = list(gateway_routes(values, port))
     called = tuple(dict.fromkeys(route.service for route in routes))
-    installed = find_spec("literegistry") is not None
-    here = tuple(service for service in called if service in _RUNS_HERE and installed)
+    here = tuple(dict.fromkeys(tool for tool in map(_answerer, routes) if tool is not None))
+    plan = ToolPlan(called, here)
     problems = []
     if called and not gateway:
         problems.append(
@@ -115,18 +159,23 @@ def plan_tools(values: Mapping[str, Any], settings: LaunchSettings, port: int, *
             f"the environments call {service}, and the launch does not wait for it",
             f"pass --required-service={service}=1, or as many as run",
         )
-        for service in called
-        if service in _RUNS_HERE and service not in required
+        for service in plan.names
+        if service not in required
+    ]
+    problems += [
+        Problem(f"service {tool.name}", f"a stand-in ({tool.stand_in}) answers here: what it says means nothing")
+        for tool in here
+        if tool.stand_in is not None
     ]
     problems += [
         Problem("tools", f"not rehearsed: {service} does not run here, calls of it fail")
         for service in called
-        if service not in here
+        if service not in plan.names
     ]
     missing = [program for program in _TERMINAL_PROGRAMS if shutil.which(program) is None]
-    if "terminal" in here and missing:
+    if "terminal" in plan.native and missing:
         problems.append(Problem("tools", f"terminal lacks {', '.join(missing)} on this machine: calls of it fail here"))
-    return ToolPlan(called, here, tuple(problems))
+    return replace(plan, problems=tuple(problems))
 
 
 def with_routes(document: TomlDocument, routes: Sequence[Route]) -> TomlDocument:

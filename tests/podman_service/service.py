@@ -233,6 +233,14 @@ class PodmanService:
         await self._transport.close()
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
+        self.in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        try:
+            return await self._answer_one(request)
+        finally:
+            self.in_flight -= 1
+
+    async def _answer_one(self, request: web.Request) -> web.StreamResponse:
         route, raw = request.match_info["route"], await request.read()
         body = json.loads(raw)
         if self.keeps_requests:
@@ -243,12 +251,7 @@ class PodmanService:
         reply = None
         await asyncio.sleep(fault.seconds)
         if fault.served or not (fault.dropped or fault.hangs):
-            self.in_flight += 1
-            self.most_in_flight = max(self.most_in_flight, self.in_flight)
-            try:
-                reply = await self._served(route, raw)
-            finally:
-                self.in_flight -= 1
+            reply = await self._served(route, raw)
         if fault.hangs:
             with contextlib.suppress(ConnectionError):
                 while request.transport is not None and not request.transport.is_closing():

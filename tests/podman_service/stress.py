@@ -68,9 +68,9 @@ def resident_mebibytes() -> float:
         return int(stream.read().split()[1]) * 4096 / 2**20
 
 
-def stress(env: Any, service: PodmanService, rollouts: int) -> Stressed:
-    """Run rollouts at once: two commands each that name the rollout, then completion."""
-    env.request_timeout = 2.0
+def stress(env: Any, service: PodmanService, rollouts: int, request_timeout: float = 2.0) -> Stressed:
+    """Run rollouts at once: three commands each that name the rollout, then completion."""
+    env.request_timeout = request_timeout
     service.keeps_requests = False
 
     async def run() -> Stressed:

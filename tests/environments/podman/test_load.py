@@ -21,7 +21,7 @@ def test_faults_under_load(service, load, monkeypatch, rollouts):
     answer = obedient("1", say=lambda container, command: f"{container} {command}\n")
     made = service(answer, faults=faults, session_idle_timeout=3.0, janitor_interval=0.5)
     env = load(made, podman_failure_policy="error", max_retries=6)
-    result = stress(env, made, rollouts)
+    result = stress(env, made, rollouts, request_timeout=2.0 if rollouts < 100 else 8.0)
 
     assert sum(injected.values()) > rollouts / 4
     assert len(result.scored) + len(result.masked) == rollouts
@@ -51,7 +51,7 @@ def test_faults_under_load(service, load, monkeypatch, rollouts):
 @pytest.mark.soak
 def test_more_than_256_requests_wait_in_order(service, load):
     made = service()
-    result = stress(load(made), made, 300)
+    result = stress(load(made), made, 300, request_timeout=60.0)
     assert {round(output["reward"], 6) for output in result.outputs} == {1.1}
     assert result.most_in_flight <= 256 + 44
     assert (made.containers, result.tasks_left, result.lost_handshakes) == ([], 0, 0)

@@ -192,16 +192,24 @@ async def open_session(env: Any, book: SessionBook, pool: ServicePool, image: st
 
 
 async def _handshake(book: SessionBook, pool: ServicePool, client: Any, client_id: str, limit: float) -> ContainerEntry:
+    sent = asyncio.Event()
+
     async def ask() -> None:
         async with pool.tool_slot():
+            sent.set()
             await client.start()
 
     task = asyncio.ensure_future(ask())
     try:
+        # Waiting for a slot of our own is no time of the service.
+        await _either(task, sent)
         done, _ = await asyncio.wait({task}, timeout=limit)
     except asyncio.CancelledError:
-        pool.acquire()
-        book.adopt(task, client, client_id, pool.release)
+        if sent.is_set():
+            pool.acquire()
+            book.adopt(task, client, client_id, pool.release)
+        else:
+            task.cancel()
         raise
     if not done:
         pool.acquire()
@@ -222,3 +230,12 @@ async def _handshake(book: SessionBook, pool: ServicePool, client: Any, client_i
 
 def _same_ids(client: Any) -> bool:
     return bool(client.container_id) and client.container_id == client.affinity_id
+
+
+async def _either(task: asyncio.Task[None], event: asyncio.Event) -> None:
+    """Wait until a task is done or an event has come."""
+    waiting = asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()

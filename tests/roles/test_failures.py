@@ -99,6 +99,21 @@ def test_the_second_clean_end_must_follow_within_the_drain_time(launch: Launch) 
     down_with(topology, 0, "orchestrator", 91, "did not end within 0.3 s of trainer")
 
 
+def test_a_replica_that_ends_well_before_the_run_is_complete_takes_it_down(launch: Launch) -> None:
+    """Only a status of 0 is seen, as when a replica's image replaced its role by something that just ends."""
+    topology = launch()
+    topology.start()
+    topology.up()
+    epoch = json.loads((topology.rendezvous / "epoch.json").read_text())["epoch"]
+    status = topology.rendezvous / "epochs" / epoch / "status"
+    (status / "new").write_text(json.dumps({"rank": 1, "code": 0, "message": "complete"}))
+    (status / "new").rename(status / "1.json")
+    assert topology.codes() == {0: 91, 1: 90}, topology.output()
+    for replica in topology.replicas:
+        assert "rank 1 ended with 0 before the run was complete" in replica.text.splitlines()[-1]
+    topology.nothing_left()
+
+
 def test_an_operator_can_stop_the_run_orderly(launch: Launch) -> None:
     topology = launch()
     topology.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import time
 from pathlib import Path
@@ -192,6 +193,25 @@ def test_a_file_that_stays_unreadable_is_named(tmp_path: Path, monkeypatch: pyte
 
     with pytest.raises(RoleFault, match="not a whole JSON object"):
         asyncio.run(look())
+
+
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.ESTALE, errno.EIO])
+def test_faults_that_network_file_systems_show_for_a_moment_mean_not_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def stale(*words, **more):
+        raise OSError(number, os.strerror(number))
+
+    async def look():
+        files = SharedFiles("i")
+        await files.write(tmp_path / "x.json", {"a": 1})
+        with monkeypatch.context() as patch:
+            patch.setattr(files_module, "_PATIENCE_SECONDS", -1)
+            patch.setattr(files_module, "open", stale, raising=False)
+            assert await files.read(tmp_path / "x.json") is None
+        return await files.read(tmp_path / "x.json")
+
+    assert asyncio.run(look()) == {"a": 1}
 
 
 def test_creating_is_exclusive_and_whole(tmp_path: Path) -> None:

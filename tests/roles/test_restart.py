@@ -137,6 +137,15 @@ def test_a_late_replica_is_waited_for_and_named_when_it_does_not_come(launch: La
     topology.nothing_left()
 
 
+def test_a_leader_that_never_decides_is_not_waited_for_for_ever(launch: Launch) -> None:
+    topology = launch(env=PHASES["prepare"] | {"RENDEZVOUS_TIMEOUT_SECONDS": "8"})
+    topology.start()
+    assert topology.codes(60) == {0: 90, 1: 93}, topology.output()
+    for replica in topology.replicas:
+        assert "prepare: runtime.json did not appear within 8 s" in replica.text.splitlines()[-1]
+    topology.nothing_left()
+
+
 def test_an_address_that_peers_cannot_reach_is_named_at_once(launch: Launch) -> None:
     topology = launch()
     topology.start(0)

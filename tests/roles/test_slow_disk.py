@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from virtual_time import SlowFiles, run
 
+from primebeaker.prime_rl.subconfigs import digest
 from primebeaker.roles.causes import Cause, ExitCode, RoleFault
 from primebeaker.roles.rendezvous import Epoch, MemberFile, Paths, Rendezvous
+from primebeaker.roles.rl_role import RLRole
 from primebeaker.roles.topology import Member, Slice
 from primebeaker.roles.watch import Complete, Watch
 
@@ -211,3 +214,39 @@ def test_an_sft_leader_that_ended_well_may_only_be_the_first(tmp_path: Path, mon
 def test_a_leader_that_failed_is_noticed_by_its_status_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found, _ = run(lambda: Ended(tmp_path, 7).found(), monkeypatch)
     assert (found.code, found.message) == (90, "trainer on rank 0 ended")
+
+
+class Reader:
+    """A rank that reads the sub-config which the leader wrote."""
+
+    def __init__(self, path: Path) -> None:
+        self.role = object.__new__(RLRole)
+        self.role.files = SlowFiles("i1", delay=DELAY, stale=STALE, seed=1)
+        self.role.plan = cast(Any, SimpleNamespace(configs={"inference": (str(path), digest(b"right"))}))
+        self.role.inputs = cast(Any, SimpleNamespace(tunables=SimpleNamespace(poll=1.0)))
+
+    async def check(self) -> float:
+        await self.role._check_digest("inference")
+        return asyncio.get_running_loop().time()
+
+
+def test_a_sub_config_that_shows_up_late_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "inference.toml"
+
+    async def work() -> float:
+        task = asyncio.create_task(Reader(path).check())
+        await asyncio.sleep(5)
+        path.write_bytes(b"wrong")
+        await asyncio.sleep(10)
+        path.write_bytes(b"right")
+        return await task
+
+    assert 15 <= run(work, monkeypatch) < 30
+
+
+def test_another_sub_config_than_the_leaders_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "inference.toml"
+    path.write_bytes(b"wrong")
+    with pytest.raises(RoleFault, match=r"inference\.toml: the shared filesystem shows another file") as caught:
+        run(lambda: Reader(path).check(), monkeypatch)
+    assert caught.value.exit_code == ExitCode.BARRIER_TIMEOUT

@@ -139,6 +139,10 @@ CREATE TABLE evaluation_list (
 BULK_INDEXES = {
     "evaluations_checkpoint": "evaluations(checkpoint_id)",
     "evaluations_status": "evaluations(status)",
+    # Few rows are missing, gone or without a checkpoint, so that counting the others is counting all.
+    "evaluations_missing": "evaluations(id) WHERE missing_since IS NOT NULL",
+    "evaluations_base": "evaluations(base_model, missing_since) WHERE base_model IS NOT NULL",
+    "files_gone": "files(id) WHERE status = 'gone'",
     "benchmarks_dataset": "evaluation_benchmarks(dataset, mean_accuracy)",
     "evaluation_list_status": "evaluation_list(status, key)",
     "evaluation_list_overall": "evaluation_list(overall, key)",

@@ -29,11 +29,15 @@ _COUNTS: tuple[tuple[str, str], ...] = (
     ),
     ("datasets", "SELECT count(*) FROM datasets"),
     ("source_parquets", "SELECT count(*) FROM dataset_sources"),
-    ("evaluations", "SELECT count(*) FROM evaluations WHERE missing_since IS NULL"),
+    (
+        "evaluations",
+        "SELECT (SELECT count(*) FROM evaluations)"
+        " - (SELECT count(*) FROM evaluations WHERE missing_since IS NOT NULL)",
+    ),
     (
         "benchmark_outcomes",
-        "SELECT count(*) FROM evaluation_benchmarks b JOIN evaluations e ON e.id = b.evaluation_id"
-        " WHERE e.missing_since IS NULL",
+        "SELECT (SELECT count(*) FROM evaluation_benchmarks) - (SELECT count(*) FROM evaluation_benchmarks"
+        " WHERE evaluation_id IN (SELECT id FROM evaluations WHERE missing_since IS NOT NULL))",
     ),
     (
         "base_models",
@@ -46,6 +50,7 @@ _COUNTS: tuple[tuple[str, str], ...] = (
         " WHERE missing_since IS NOT NULL) + (SELECT count(*) FROM evaluations WHERE missing_since IS NOT NULL)",
     ),
 )
+_FILES = "SELECT (SELECT count(*) FROM files) - (SELECT count(*) FROM files WHERE status = 'gone')"
 
 
 def counts_of(connection: sqlite3.Connection) -> dict[str, Any]:
@@ -60,7 +65,7 @@ def counts_of(connection: sqlite3.Connection) -> dict[str, Any]:
     counts |= {name: connection.execute(sql).fetchone()[0] for name, sql in _COUNTS}
     found = dict(connection.execute("SELECT severity, count(*) FROM issues GROUP BY severity").fetchall())
     counts["issues"] = {name: found[name] for name in ("error", "warning", "info") if name in found}
-    counts["files"] = connection.execute("SELECT count(*) FROM files WHERE status != 'gone'").fetchone()[0]
+    counts["files"] = connection.execute(_FILES).fetchone()[0]
     return counts
 
 

@@ -88,6 +88,7 @@ def make_tree(root: Path) -> None:
             write(run / f"weights/step_{step}/model.safetensors", "x" * 4000)
             write(run / f"checkpoints/step_{step}/trainer/__0_0.distcp", "x")
             write(run / f"checkpoints/step_{step}/trainer/.metadata", "x")
+            write(run / f"run_default/checkpoints/step_{step}/orchestrator/progress.pt", "x")
             skill = 0.3 + 0.08 * index + 0.25 * step / steps
             for part, names in (("core", BENCHMARKS[:3]), ("wide", BENCHMARKS[3:])):
                 place = results / f"{name}-{step}-{part}"

@@ -8,7 +8,7 @@ from typing import Any
 
 __all__ = ["draw"]
 
-_WIDTH, _HEIGHT, _GAP_X, _GAP_Y, _MARGIN = 196, 46, 64, 14, 12
+_WIDTH, _HEIGHT, _GAP_X, _GAP_Y, _MARGIN = 222, 46, 64, 14, 12
 _FOLD = 12
 
 
@@ -86,7 +86,7 @@ def draw(graph: Mapping[str, Any]) -> dict[str, Any]:
     for node in sorted(nodes, key=lambda item: spots[item["id"]]):
         x, y = spots[node["id"]]
         label = " ".join(str(node["label"]).split())
-        drawn.append({**node, "x": x, "y": y, "short": label if len(label) <= 24 else label[:11] + "…" + label[-12:]})
+        drawn.append({**node, "x": x, "y": y, "short": label if len(label) <= 24 else label[:10] + "…" + label[-13:]})
     lines = []
     for edge in edges:
         (x1, y1), (x2, y2) = spots[edge["from"]], spots[edge["to"]]

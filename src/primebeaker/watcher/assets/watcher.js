@@ -52,7 +52,9 @@
   };
 
   const draw = (holder, name, lines, options) => {
-    const card = make("div", undefined, "chart"), title = make("h3", name), note = make("span");
+    const card = make("div", undefined, "chart"), title = make("h3"), note = make("span");
+    // A long name breaks after a slash, not within a word.
+    name.split("/").forEach((part, index) => { if (index) title.append("/", make("wbr")); title.append(part); });
     const odd = lines.reduce((sum, line) => sum + line.non_finite, 0);
     note.textContent = [odd ? `${odd} not finite` : "", lines.some((line) => line.truncated) ? "file cut" : ""].filter(Boolean).join(", ");
     title.append(note); card.append(title); holder.append(card);
@@ -158,11 +160,14 @@
     if (long) { tables.patch(fresh); localTimes(live); return; }
     const open = [...live.querySelectorAll("details[open][id]")].map((node) => node.id), focus = standing(document.activeElement, live);
     const old = [...live.children], next = [...fresh.children];
+    // What stands at the top of the view stays there, whatever grows above it or is shorter for an instant.
+    const anchor = old.findIndex((node) => node.getBoundingClientRect().bottom > 60), top = anchor < 0 ? 0 : old[anchor].getBoundingClientRect().top;
     if (old.length === next.length && old.every((node, index) => node.tagName === next[index].tagName && node.className === next[index].className)) old.forEach((node, index) => { if (node.matches(".curves")) node.reload?.(); else if (!node.matches("form") && node.outerHTML !== next[index].outerHTML) node.replaceWith(document.importNode(next[index], true)); });
     else live.replaceChildren(...next.map((node) => document.importNode(node, true)));
     for (const id of open) { const node = document.getElementById(id); if (node) node.open = true; }
     if (focus && document.activeElement === document.body) focus()?.focus({ preventScroll: true });
     setUp(live);
+    if (anchor >= 0 && live.children[anchor]) scrollBy({ top: live.children[anchor].getBoundingClientRect().top - top, behavior: "instant" });
   };
   const listen = () => {
     const events = new EventSource(base + "/api/events");
@@ -171,7 +176,7 @@
     events.addEventListener("scan", (event) => { const scan = JSON.parse(event.data); say(scan.running ? `scanning… ${scan.files_seen ? scan.files_seen.toLocaleString() + " files" : ""}` : "live", "on"); });
     events.addEventListener("error", () => { events.close(); say(`offline, last update ${seen.toLocaleTimeString()}`, "off"); setTimeout(listen, wait); wait = Math.min(wait * 2, 30000); });
   };
-  const setUp = (root) => { localTimes(root); const own = root.querySelector(".node.self rect"); if (own) own.closest(".scroll").scrollLeft = +own.getAttribute("x") - 260; tables.setUp(); for (const section of root.querySelectorAll(".curves")) if (!section.reload) curves(section); };
+  const setUp = (root) => { localTimes(root); const own = root.querySelector(".node.self rect"); if (own) { const box = own.closest(".scroll"); box.scrollLeft = +own.getAttribute("x") - Math.min(260, box.clientWidth / 4); } tables.setUp(); for (const section of root.querySelectorAll(".curves")) if (!section.reload) curves(section); };
   document.addEventListener("htmx:afterSettle", () => setUp(document));
   setUp(document);
   if (document.body.dataset.generation !== undefined) listen();

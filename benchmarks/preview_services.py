@@ -18,8 +18,12 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder, "run.yaml")
         config.write_text(RUN)
-        for words in (["services", "preview"], ["services", "fields"], ["run", "preview", f"--config={config}"]):
+        for bound, *words in (
+            (1.0, "services", "preview"),
+            (1.0, "services", "fields"),
+            (1.5, "run", "preview", f"--config={config}"),
+        ):
             run = command([sys.executable, "-m", "primebeaker", *words], repeats=5, cwd=str(ROOT))
             name = " ".join(words[:2])
             ratio = round(run.seconds / base, 1)
-            report(name, run.seconds, "s", 1.0, cpu_seconds=round(run.cpu, 2), ratio_to_python_pass=ratio)
+            report(name, run.seconds, "s", bound, cpu_seconds=round(run.cpu, 2), ratio_to_python_pass=ratio)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+import shlex
 from collections.abc import Iterable
 from typing import Any
 
@@ -25,6 +26,8 @@ _COMPLETION_MARKER = "TERMINAL_COMPLETE"
 _LONGEST_PATH = 4096
 _LONGEST_CLIENT_ID = 256
 _LONGEST_TEST_COMMAND = 1_048_576
+#: Characters of the three paths, quoted: they go into one command of the service, beside the script that grades.
+_LONGEST_PATHS = 6000
 #: Seconds of an HTTP request beyond those of its command.
 _REQUEST_MARGIN = 10
 
@@ -122,6 +125,10 @@ ARGUMENTS = (
 
 
 def _check(values: Values) -> Iterable[tuple[str, str]]:
+    paths = ("podman_workdir", "reward_file_path", "test_file_path")
+    if sum(len(shlex.quote(values[name])) for name in paths) > _LONGEST_PATHS:
+        longest = max(paths, key=lambda name: len(values[name]))
+        yield longest, f"expected {', '.join(paths)} to have {_LONGEST_PATHS} characters together at most"
     least = values["command_timeout"] + _REQUEST_MARGIN
     if values["request_timeout"] < least:
         yield "request_timeout", f"expected at least command_timeout + {_REQUEST_MARGIN}, which is {least:g}"

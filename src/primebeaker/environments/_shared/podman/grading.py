@@ -114,23 +114,25 @@ async def _follow(session: Session, state: State, plan: GradingPlan, arguments: 
     loop = asyncio.get_running_loop()
     started = loop.time()
     answer = await control(session, _SCRIPTS, "start", *arguments, stdin=content)
-    while answer is not None:
-        report = _Report(answer)
-        if report.state != "waiting":
-            _note_report(state, plan, report, loop.time() - started)
-            return
-        if loop.time() - started > plan.test_timeout + _GRACE_SECONDS:
-            break
-        answer = await control(session, _SCRIPTS, "wait", *arguments)
     if answer is None:
         state["podman_reward_file_clear_output"] = {"success": False, "error": _NO_ANSWER}
         _note(state, RewardFile(error=_NOT_CLEARED))
         return
-    # Somebody stopped the alarm too; what the tests left behind is not looked at any more.
-    _note_clear(state, plan, report)
-    state["podman_tests_ran"] = True
-    state["podman_test_output"] = _output("", "", exit_code=137, seconds=loop.time() - started, timed_out=True)
-    _note(state, RewardFile(error=_late(plan)))
+    report = _Report(answer)
+    while report.state == "waiting":
+        waited = loop.time() - started
+        answer = await control(session, _SCRIPTS, "wait", *arguments)
+        if answer is None or waited > plan.test_timeout + _GRACE_SECONDS:
+            # Somebody stopped the alarm, or the shell; what the tests left behind is not looked at any more.
+            late = answer is not None
+            _note_clear(state, plan, report)
+            _note_install(state, plan, None)
+            state["podman_tests_ran"] = True
+            state["podman_test_output"] = _output("", "", exit_code=137, seconds=waited, timed_out=late)
+            _note(state, RewardFile(error=_late(plan) if late else f"could not read the reward file: {_NO_ANSWER}"))
+            return
+        report = _Report(answer)
+    _note_report(state, plan, report, loop.time() - started)
 
 
 class _Report:

@@ -88,3 +88,21 @@ def test_a_second_run_continues_at_the_right_step(home: Path, tmp_path: Path, fa
     shutil.rmtree(tmp_path / "work")
     with pytest.raises(UserError, match=r"the work folder of .* is gone.*--keep"):
         RehearsingEngine(source)
+
+
+@pytest.mark.soak
+def test_the_tools_of_the_first_run_serve_the_second_and_end_with_it(home: Path, tmp_path: Path) -> None:
+    toml = tmp_path / "rl.toml"
+    text = MULTINODE.read_text().replace("keep_last = 1", "keep_last = 2")
+    toml.write_text(text.replace("jtc_label_env", "jtc_code_tool_label_env"))
+    options = RehearsalOptions(steps=3, work_dir=tmp_path / "work", faults=("kill:process=router@step=2",), timeout=300)
+    report = rehearse("rl", LaunchSettings(toml=toml), options)
+    assert report["ok"], report["faults"]
+    source = report["experiment_id"]
+    engine = RehearsingEngine(source)
+    document = run_resume(ResumeSettings(from_experiment=source, rehearse=True), engine)
+    child = document["child_experiment_id"]
+    ended = engine.wait(child, timeout=240)
+    assert ended.state == "succeeded", "\n".join(line.text for line in engine.logs(child, tail=50))
+    services = [experiment.id for experiment in engine.list() if experiment.name.endswith("-tools")]
+    assert [engine.wait(service, timeout=60).state for service in services] == ["canceled", "canceled"]

@@ -11,12 +11,16 @@ from primebeaker.beaker.models import CreatedExperiment
 from primebeaker.errors import UserError
 from primebeaker.local import LocalEngine, Rehearsal
 from primebeaker.rehearsal.fault_variables import without_faults
+from primebeaker.rehearsal.follow import stopped_on_failure
 from primebeaker.rehearsal.local_ports import PortBlock, claim_block
-from primebeaker.rehearsal.settings import PORTS, load_settings, rehearsal_directory
+from primebeaker.rehearsal.settings import PORTS, REHEARSAL, load_settings, rehearsal_directory
+from primebeaker.rehearsal.tool_services import TOOLS_FILE
 
 __all__ = ["RehearsingEngine"]
 
 _PORTS_SECONDS = 90.0
+#: The variables by which a leader stops services; the embedded engine takes any token.
+_MANAGED = ("PRIMEBEAKER_MANAGED_SERVICE_EXPERIMENT_ID", "BEAKER_TOKEN")
 _LOOK_SECONDS = 0.2
 
 
@@ -53,7 +57,19 @@ class RehearsingEngine(LocalEngine):
     ) -> CreatedExperiment:
         """See :meth:`Engine.create`."""
         self._claim_ports()
-        return super().create(spec_path, name=name, workspace=workspace, rehearsal=rehearsal or self._hooks())
+        hooks = rehearsal or self._hooks()
+        tools = self._directory.parent / TOOLS_FILE
+        if not tools.is_file():
+            return super().create(spec_path, name=name, workspace=workspace, rehearsal=hooks)
+        with stopped_on_failure(self, f"{name}-tools"):
+            services = super().create(
+                tools, name=f"{name}-tools", workspace=workspace, rehearsal=Rehearsal(env={REHEARSAL: "1"})
+            )
+            # This process will not see the end, so the child's leader stops them, as it does with those of a joint run.
+            managed = {**hooks["env"], **dict.fromkeys(_MANAGED, str(services.experiment_id))}
+            return super().create(
+                spec_path, name=name, workspace=workspace, rehearsal=Rehearsal(**{**hooks, "env": managed})
+            )
 
     def _claim_ports(self) -> None:
         """Keep the source's ports for its child, for as long as this process lives."""
@@ -74,4 +90,5 @@ class RehearsingEngine(LocalEngine):
         settings = replace(load_settings(self._env), faults=())
         directory = Path(tempfile.mkdtemp(prefix=f"{self._directory.name}-resumed-", dir=self._directory.parent))
         settings.write(directory)
-        return Rehearsal(path_prepend=self._path, env={**without_faults(self._env), **settings.environment(directory)})
+        kept = {name: value for name, value in without_faults(self._env).items() if name not in _MANAGED}
+        return Rehearsal(path_prepend=self._path, env={**kept, **settings.environment(directory)})

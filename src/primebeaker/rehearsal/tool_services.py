@@ -17,8 +17,10 @@ from primebeaker.rehearsal.prepare import PreparedRehearsal
 from primebeaker.rehearsal.settings import REHEARSAL
 from primebeaker.rehearsal.tools import Tool
 
-__all__ = ["running_tools"]
+__all__ = ["TOOLS_FILE", "running_tools"]
 
+#: The services' spec in the work folder.
+TOOLS_FILE = "tools.json"
 _MARGIN_SECONDS = 60
 _MODULE = "primebeaker.rehearsal.standins.tool_service"
 _STAND_INS = "primebeaker.rehearsal.standins.services"
@@ -36,7 +38,7 @@ def running_tools(
     if not prepared.tools.here:
         yield None
         return
-    path = prepared.work_dir / "tools.json"
+    path = prepared.work_dir / TOOLS_FILE
     atomic_write(path, json.dumps(_spec(prepared), indent=2) + "\n")
     name, workspace = f"{prepared.experiment_name}-tools", prepared.plan.settings.workspace
     with stopped_on_failure(engine, name):

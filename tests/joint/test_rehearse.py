@@ -157,7 +157,14 @@ def test_a_signal_leaves_neither_services_nor_training(
     environment = {**os.environ, "PRIMEBEAKER_LOCAL_HOME": str(tmp_path / "engine"), "TMPDIR": str(tmp_path)}
     command = [sys.executable, "-m", "primebeaker", "run", "rehearse", f"--config={config}"]
     with subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell starts what it runs in the background with Ctrl-C ignored, which a program goes on ignoring.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         told = ""
         while moment not in told:

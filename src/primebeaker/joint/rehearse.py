@@ -20,7 +20,15 @@ from primebeaker.beaker.spec import spec_json
 from primebeaker.errors import Mistakes, UserError
 from primebeaker.fileio import atomic_write
 from primebeaker.joint.registry import derive_registry, native_head
-from primebeaker.joint.rehearsed_services import Needed, Services, needed_services, problems_of, start_services
+from primebeaker.joint.rehearsed_services import (
+    Needed,
+    Services,
+    failures_of,
+    needed_services,
+    plan_services,
+    problems_of,
+    start_services,
+)
 from primebeaker.joint.run_file import MANAGED_ID, TOKEN, RunFile, read_run_file
 from primebeaker.launch.settings import LaunchSettings
 from primebeaker.local import LocalEngine
@@ -72,16 +80,17 @@ def rehearse_run(
     with contextlib.ExitStack() as ended:
         ended.callback(prepared.remove)
         chosen = engine or LocalEngine()
-        name = f"{prepared.experiment_name}-services"
+        planned = plan_services(prepared, native, needed)
         # By name, since a signal can come between a creation and its answer; the training goes first.
-        ended.callback(_stop, chosen, name)
+        ended.callback(_stop, chosen, planned.name)
         ended.callback(_stop, chosen, prepared.experiment_name)
-        services = start_services(prepared, native, needed, chosen, name)
+        services = start_services(planned, prepared.work_dir, chosen)
         running = dict.fromkeys((*services.native, *needed.names))
         progress(f"started services {', '.join(running)} ({services.experiment_id})")
         prepared = _joined(prepared, file, needed, services)
         report = run_prepared(prepared, chosen, progress)
         stopped = _stopped_by_training(chosen, services.experiment_id) if file.lifecycle.cleanup else None
+        report["problems"] += [problem.as_dict() for problem in failures_of(services, chosen)]
         return _report(report, services, stopped)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import tomllib
@@ -18,15 +19,29 @@ from primebeaker.rehearsal.prepare import PreparedRehearsal
 from primebeaker.rehearsal.problems import Problem
 from primebeaker.rehearsal.standins.services.corpus import documents_of
 from primebeaker.services.stack_config import build_launcher, given_by_flags
-from primebeaker.services.stacks import NativeStack
+from primebeaker.services.stacks import NativeLauncher, NativeStack
 
-__all__ = ["Needed", "Services", "StandIn", "needed_services", "problems_of", "start_services"]
+__all__ = [
+    "Needed",
+    "ServicePlan",
+    "Services",
+    "StandIn",
+    "failures_of",
+    "needed_services",
+    "plan_services",
+    "problems_of",
+    "start_services",
+]
 
 _WORKSPACE = "rehearsal/local"
 #: Programs the native terminal task asks for before it starts.
 _TERMINAL_PROGRAMS = ("rg", "xsv", "pandoc", "jq")
 _LOCAL_SEARCH = "localsearch:"
 _MODULE = "primebeaker.rehearsal.standins.services"
+_PORT = re.compile(r"LR_PREFERRED_PORT=\$\(\(([0-9]+)")
+#: Ports from here on are given to outgoing connections.
+_FIRST_OUTGOING = 32768
+_MOST_NAMES = 40
 
 
 class StandIn(NamedTuple):
@@ -56,6 +71,16 @@ class Needed:
     def names(self) -> tuple[str, ...]:
         """Everything that will be registered."""
         return (*self.native, *(standin.name for standin in self.standins))
+
+
+class ServicePlan(NamedTuple):
+    """An experiment of services that has not been started: its name, its spec, and what is in it."""
+
+    name: str
+    spec: Mapping[str, Any]
+    native: tuple[str, ...]
+    standins: tuple[StandIn, ...]
+    folder: Path
 
 
 @dataclass(frozen=True)
@@ -116,18 +141,8 @@ def needed_services(config: Any, required: Sequence[str], toml: Path) -> Needed:
     return Needed(tuple(native), tuple(standins), tuple(unknown))
 
 
-def start_services(
-    prepared: PreparedRehearsal, native: NativeStack, needed: Needed, engine: LocalEngine, name: str
-) -> Services:
-    """Start them, one replica each, in the rehearsal's own registry.
-
-    Args:
-        prepared: The rehearsal of the training.
-        native: The native base stack.
-        needed: From :func:`needed_services`.
-        engine: Where.
-        name: The name of their experiment.
-    """
+def plan_services(prepared: PreparedRehearsal, native: NativeStack, needed: Needed) -> ServicePlan:
+    """The experiment with the services, one replica each, in the rehearsal's own registry. Starts nothing."""
     registry = f"sqlite:///{prepared.work_dir}/registry.sqlite3"
     folder = prepared.work_dir / "services"
     values = {
@@ -140,7 +155,8 @@ def start_services(
         "name_prefix": "rehearsal",
         "shared_dir": str(prepared.work_dir / "shared"),
     }
-    _, spec = build_launcher(native, given_by_flags(values)).build_spec(experiment_name=name)
+    launcher = build_launcher(native, given_by_flags(values))
+    name, spec = _with_quiet_ports(launcher, f"{prepared.experiment_name}-services")
     tasks = [{key: value for key, value in task.items() if key != "datasets"} for task in spec["tasks"]]
     own = tuple(task["name"] for task in tasks)
     for number, standin in enumerate(needed.standins):
@@ -149,12 +165,47 @@ def start_services(
             words.append(f"--corpus={standin.corpus}")
         command = [sys.executable, "-m", _MODULE, *words]
         tasks.append({**tasks[0], "name": f"stand-in-{standin.kind}-{number}", "command": command})
-    path = prepared.work_dir / "services.json"
-    atomic_write(path, spec_json({**spec, "tasks": tasks}))
-    created = engine.create(path, name=name, workspace=_WORKSPACE, rehearsal={})
+    return ServicePlan(name, {**spec, "tasks": tasks}, own, needed.standins, folder)
+
+
+def _with_quiet_ports(launcher: NativeLauncher, name: str) -> tuple[str, dict[str, Any]]:
+    """A name, and its spec, whose ports lie below those of outgoing connections, which could have taken them.
+
+    The native launcher derives the ports of a stack from its name.
+    """
+    names = (name, *(f"{name}-{number}" for number in range(1, _MOST_NAMES)))
+    first: tuple[str, dict[str, Any]] | None = None
+    for candidate in names:
+        planned = launcher.build_spec(experiment_name=candidate)
+        first = first or planned
+        ports = [int(port) for port in _PORT.findall(str(planned[1]))]
+        if all(port < _FIRST_OUTGOING for port in ports):
+            return planned
+    assert first is not None
+    return first
+
+
+def start_services(plan: ServicePlan, work_dir: Path, engine: LocalEngine) -> Services:
+    """Start the services of a plan."""
+    path = work_dir / "services.json"
+    atomic_write(path, spec_json(plan.spec))
+    created = engine.create(path, name=plan.name, workspace=_WORKSPACE, rehearsal={})
     if created.experiment_id is None:
         raise ExternalError("the embedded engine gave no experiment id")
-    return Services(created.experiment_id, own, needed.standins, folder)
+    return Services(created.experiment_id, plan.native, plan.standins, plan.folder)
+
+
+def failures_of(services: Services, engine: LocalEngine) -> list[Problem]:
+    """The services that did not last until they were stopped."""
+    return [
+        Problem(
+            f"service {job.task}",
+            f"it failed during the rehearsal: {job.status.message}",
+            f"see `primebeaker logs {services.experiment_id} --engine local --task={job.task}`",
+        )
+        for job in engine.get(services.experiment_id).latest_jobs
+        if job.state == "failed"
+    ]
 
 
 def problems_of(needed: Needed) -> list[Problem]:

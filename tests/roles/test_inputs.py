@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from primebeaker.errors import UserError, UserErrors
-from primebeaker.roles.config_choice import choose_config
+from primebeaker.roles.config_choice import choose_config, contract_of
 from primebeaker.roles.inputs import read_gateway_inputs, read_inputs
 
 
@@ -163,3 +163,23 @@ def test_gateway_variables_of_a_single_node_task(env: dict[str, str]) -> None:
     assert read_gateway_inputs(env).gateway_port == 1212
     with pytest.raises(UserErrors):
         read_gateway_inputs({})
+
+
+@pytest.mark.parametrize(
+    ("values", "generation"),
+    [
+        ({"orchestrator": {}, "wandb": {}}, "0.7"),
+        ({"orchestrator": {}, "inference": {"vllm": {"tensor_parallel_size": 2}}}, "0.8"),
+        ({"monitors": {"file": {}}}, "0.8"),
+        ({"deployment": {"type": "multi_node", "num_train_nodes": 2}}, "0.8"),
+        ({"deployment": {"type": "multi_node", "num_nodes": 2}}, "0.7"),
+        ({}, "0.7"),
+    ],
+)
+def test_every_phase_takes_a_toml_for_the_same_generation(values: dict, generation: str) -> None:
+    assert contract_of(values).generation == generation
+
+
+def test_keys_of_two_generations_are_a_mistake() -> None:
+    with pytest.raises(UserError, match="keys of two Prime-RL generations"):
+        contract_of({"wandb": {}, "monitors": {"wandb": {}}, "orchestrator": {}})

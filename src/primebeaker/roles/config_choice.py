@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from primebeaker.errors import UserError
-from primebeaker.prime_rl.contract import CONTRACTS, DEFAULT, Contract
+from primebeaker.prime_rl.contract import Contract, contract_for
 from primebeaker.prime_rl.tables import lookup
 
 __all__ = ["ChosenConfig", "EnginePlan", "choose_config", "contract_of", "engine_plan", "load_values"]
@@ -60,12 +60,15 @@ def load_values(path: Path) -> dict[str, Any]:
 
 
 def contract_of(values: Mapping[str, Any]) -> Contract:
-    """The Prime-RL version a TOML is written for: that of keys which only one generation knows."""
-    newer = ("inference.vllm", "monitors.wandb", "resume", "clean", "run", "deployment.num_train_gpus")
-    sft_nodes = "orchestrator" not in values and lookup(values, "deployment.num_train_nodes") is not None
-    if any(lookup(values, key) is not None for key in newer[:-1]) or sft_nodes:
-        return CONTRACTS["0.8"]
-    return DEFAULT
+    """The Prime-RL version a TOML is written for, as the launch saw it.
+
+    Raises:
+        UserError: It holds keys of two generations.
+    """
+    # The catalogue of Prime-RL's fields is read once, in the first phase; other commands of a role's program need none.
+    from primebeaker.config.generation import detect_generation
+
+    return contract_for(detect_generation(values))
 
 
 class EnginePlan(NamedTuple):

@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from primebeaker.config import detect_generation
 from primebeaker.errors import UserError
 from primebeaker.fileio import atomic_write_json
 from primebeaker.prime_rl.checkpoint_rules import rl_rule_of, sft_rule
-from primebeaker.prime_rl.contract import COMPONENTS, Contract, contract_for
+from primebeaker.prime_rl.contract import COMPONENTS, Contract
 from primebeaker.prime_rl.layout import Layout
 from primebeaker.prime_rl.resolve import (
     ResolvedRL,
@@ -32,7 +31,7 @@ from primebeaker.prime_rl.subconfigs import digest, write_subconfigs
 from primebeaker.prime_rl.tables import Table, lookup
 from primebeaker.roles import ports
 from primebeaker.roles.clock import utc_now
-from primebeaker.roles.config_choice import load_values
+from primebeaker.roles.config_choice import contract_of, load_values
 from primebeaker.roles.moves import Move
 from primebeaker.roles.plan import RuntimePlan
 from primebeaker.roles.stale import Decision, LaunchRecord, clean, decide, plan_moves, refuse_odd_names
@@ -192,7 +191,7 @@ def prepare_sft(request: Request) -> Prepared:
 
 def _start(request: Request, kind: str) -> _Started:
     values = load_values(request.config)
-    contract = contract_for(detect_generation(values))
+    contract = contract_of(values)
     if contract.generation == "0.7":
         # The launch computed the absolute one; a relative path would depend on the working directory.
         values["output_dir"] = str(request.output_dir)

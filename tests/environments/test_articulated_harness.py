@@ -84,6 +84,50 @@ def test_a_spent_budget_ends_the_episode_and_is_no_invalid_trace(load, play):
     assert "JSON object" not in json.dumps([answer["content"] for answer in answers])
 
 
+@pytest.mark.parametrize(
+    ("replies", "reward", "stop"),
+    [
+        ([calls(submit("a")), calls(submit("b", "fail"))], 2.0, "all_rubrics_submitted"),
+        ([calls(submit("a")), calls(TERMINAL)], 1.0, "max_turns_reached"),
+        ([calls(submit("a")), "done"], -4.0, "stop_after_final_or_invalid"),
+    ],
+)
+def test_calls_of_the_last_turn_run_since_no_answer_has_to_follow(load, play, replies, reward, stop):
+    played = play(load(max_turns=2), replies)
+    assert played.output["error"] is None
+    assert (played.reward, played.output["stop_condition"]) == (pytest.approx(reward), stop), played.metrics
+    answers = [message for message in played.output["completion"] if message["role"] == "tool"]
+    assert len(answers) == sum("tool_calls" in reply for reply in replies if isinstance(reply, dict))
+    assert len(played.prompts) == 2
+
+
+@pytest.mark.parametrize("gold", [[{"rubric_id": "a", "label": "yes"}], [{"id": "a", "label": "pass"}, "x"]])
+def test_a_submission_is_not_paid_for_gold_that_is_not_usable(load, play, gold):
+    played = play(load({**ROW, "gold_submissions": gold}), [calls(submit("a"), submit("b"))])
+    assert played.metrics["rubric_completion_reward"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("gold", "says"),
+    [
+        ({"a": "pass"}, "expected a list of objects with rubric_id and label"),
+        (json.dumps(GOLD), "expected a list of objects with rubric_id and label"),
+        ([*GOLD, {"rubric_id": " a", "label": "fail"}], "the rubric id 'a' is labelled both pass and fail"),
+    ],
+)
+def test_gold_that_cannot_be_meant_fails_the_load(load, play, gold, says):
+    for row in (
+        {**ROW, "gold_submissions": gold},
+        {**ROW, "gold_submissions": None, "info": {"gold_submissions": gold}},
+    ):
+        with pytest.raises(RuntimeError) as caught:
+            load(row)
+        assert f":1: gold_submissions: {says}" in str(caught.value)
+    given = {**ROW, "example_id": 0, "prompt": [{"role": "user", "content": "p"}], "gold_submissions": gold}
+    played = play(load(), [calls(submit("a"), submit("b"))], row=given)
+    assert played.reward == 0.0 and "gold_submissions" in str(played.output["error"])
+
+
 def test_without_gold_every_submission_counts(load, play):
     row = {key: value for key, value in ROW.items() if key != "gold_submissions"}
     played = play(load(row), [calls(submit("a")), "text"])

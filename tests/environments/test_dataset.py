@@ -148,6 +148,13 @@ def test_a_bad_row_is_named_by_file_line_and_column(tmp_path, row, says):
     ("text", "says"),
     [
         ('{"prompt": "p"}\n{"prompt": }\n', ":2: column 12: not JSON"),
+        ('{"prompt": "p", "answer": "a", "answer": "b"}\n', ":1: answer: given twice in one object; keep one of them"),
+        ('{"prompt": "p", "w": {"u": [{"k": 1, "k": 1}]}}\n', ":1: w.u[0].k: given twice in one object"),
+        ('{"prompt": "p", "info": "{\\"a\\": 1, \\"a\\": 2}"}\n', ":1: info: the key 'a' is given twice in one object"),
+        (
+            '{"prompt": "p", "web_pages_json": "{\\"u\\": \\"x\\", \\"u\\": \\"y\\"}"}\n',
+            ":1: web_pages_json: the key 'u' is",
+        ),
         ('{"prompt": "p", "x": NaN}\n', ":1: x: NaN is no JSON number; write null, or leave the key out"),
         ('{"prompt": "p", "info": {"a": [1, -Infinity]}}\n', ":1: info.a[1]: -Infinity is no JSON number"),
         ('{"prompt": "p", "answer": 1e999}\n', ":1: answer: Infinity is no JSON number"),
@@ -176,6 +183,9 @@ def test_array_and_parquet_rows_count_from_one(tmp_path):
     datasets.Dataset.from_list([{"prompt": "p"}, {"prompt": ""}]).to_parquet(tmp_path / "rows.parquet")
     with pytest.raises(UserError, match=r"rows\.parquet row 2: prompt"):
         load(tmp_path / "rows.parquet")
+    (tmp_path / "rows.json").write_text('[{"prompt": "p"}, {"prompt": "p", "answer": "a", "answer": "b"}]')
+    with pytest.raises(UserError, match=r"rows\.json row 2: answer: given twice in one object"):
+        load(tmp_path / "rows.json")
 
 
 def test_five_problems_are_named_and_the_rest_counted(tmp_path):

@@ -72,6 +72,7 @@ def test_check_says_what_is_wrong_by_file_row_and_key(tmp_path):
         (("check", "lable", "--args", "dataset=x"), "did you mean 'label'"),
         (("check", "label", "--args", "dataset=nope.jsonl"), "file not found"),
         (("check", "label", "--args", "dataset"), "expected KEY=VALUE"),
+        (("check", "label", "--args", '{"dataset": "a", "dataset": "b"}'), "the key 'dataset' is given twice"),
         (("try", "label"), "--base-url is missing"),
         (("show", "search-agent-nope"), "unknown environment"),
     ],

@@ -155,6 +155,7 @@ def test_the_answer_is_compact_with_sorted_keys(load):
         ([{"text": "t", "weight": True}], "rubric 0: the weight"),
         ([{"text": "t", "weight": -1}], "no rubric has a positive weight"),
         ([{"text": "t", "weight": 1, "original_index": 1}] * 2, "an original_index is given twice"),
+        ([{"text": "t", "weight": 1e308}] * 2, "the weights are too large to add up"),
     ],
 )
 def test_bad_rubrics_fail_the_load(load, rubrics, says):

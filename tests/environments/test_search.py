@@ -277,6 +277,7 @@ def test_rows_need_a_question_and_an_answer(load, rows_file, row, says):
         ('```json\n{"answer":"a ``` b"}\n```', "a ``` b"),
         ('Done. ```JSON {"answer":"use ```json"}\n```', "use ```json"),
         ('```json\n{"answer":"x","more":1}\n```', None),
+        ('```json\n{"answer":"x","answer":"Paris"}\n```', None),
         ('```json\n{"answer":1}\n```', None),
         ('```json\n{"answer":" "}\n```', None),
         ('```json\n{"a":{"answer":"x"}}\n```', None),

@@ -64,6 +64,9 @@ def test_scripts(tmp_path) -> None:
     rules = load_script(path)
     assert first_match(rules, [{"role": "user", "content": "the capital?"}]).reply == "Paris"
     assert first_match(rules, [{"role": "user", "content": "echo me"}]).reply == "echo me"
+    path.write_text('[{"match": "x", "reply": "a", "reply": "b"}]')
+    with pytest.raises(UserError, match="the key 'reply' is given twice in one object"):
+        load_script(path)
     path.write_text('[{"match": "x"}]')
     with pytest.raises(UserError, match="rule 1: expected match and one of reply, tool_calls"):
         load_script(path)

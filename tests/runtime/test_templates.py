@@ -36,6 +36,13 @@ def test_every_shipped_template_renders_with_its_declared_values(name):
         assert values[variable] in text
 
 
+def test_a_key_given_twice_is_no_template(tmp_path):
+    path = tmp_path / "t.json"
+    path.write_text('{"input_variables": [], "chat_template": [{"role": "user", "content": "a", "content": "b"}]}')
+    with pytest.raises(UserError, match="the key 'content' is given twice in one object"):
+        load_prompt_template(path)
+
+
 def test_no_two_templates_have_the_same_content():
     contents = [json.dumps(load_prompt_template(f"templates/{name}")["chat_template"]) for name in SHIPPED]
     assert len(set(contents)) == len(contents)

@@ -26,6 +26,7 @@ from typing import Any
 from cyclopts import UNSET, Group, Parameter, Token
 
 from primebeaker.errors import Mistakes, UserError, did_you_mean
+from primebeaker.json_keys import RepeatedKey, unique_keys
 
 __all__ = [
     "WITHOUT_VALUE",
@@ -241,7 +242,9 @@ def _listed(flag: str, value: str, *, mappings: bool) -> list[str] | None:
     if not (stripped.startswith("[") or (mappings and stripped.startswith("{"))):
         return None
     try:
-        parsed = json.loads(stripped)
+        parsed = json.loads(stripped, object_pairs_hook=unique_keys)
+    except RepeatedKey as error:
+        raise UserError(f"{flag}: {error}", hint="give it once") from None
     except ValueError:
         try:
             parsed = ast.literal_eval(stripped)

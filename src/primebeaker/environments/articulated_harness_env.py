@@ -27,9 +27,11 @@ def _completion(env: Any, state: State) -> float:
     if not expected:
         return 0.0
     submitted = state.get("jtc_submit_submissions") or {}
-    gold = gold_labels(state["input"]).labels
-    if gold:
-        right = sum(id in submitted and submitted[id]["label"].strip().lower() == gold.get(id) for id in expected)
+    gold = gold_labels(state["input"])
+    if gold.given:
+        right = sum(
+            id in submitted and submitted[id]["label"].strip().lower() == gold.labels.get(id) for id in expected
+        )
     else:
         right = sum(id in submitted for id in expected)
     return float(env.rubric_completion_reward_coef * right / len(expected))
@@ -37,7 +39,7 @@ def _completion(env: Any, state: State) -> float:
 
 def _missing(env: Any, state: State) -> float:
     expected = expected_rubric_ids(state["input"])
-    if not expected or not gold_labels(state["input"]).labels:
+    if not expected or not gold_labels(state["input"]).given:
         return 0.0
     submitted = state.get("jtc_submit_submissions") or {}
     missing = sum(id not in submitted for id in expected)
@@ -97,7 +99,7 @@ class _GoldCheck:
     def check(self, row: dict[str, Any]) -> dict[str, Any]:
         expected, gold = expected_rubric_ids(row), gold_labels(row)
         self._skipped += gold.skipped
-        if gold.labels:
+        if gold.given:
             self._without += sum(id not in gold.labels for id in expected)
         return row
 

@@ -24,6 +24,7 @@ from primebeaker.environments.registry import (
     module_name,
 )
 from primebeaker.errors import UserError, did_you_mean
+from primebeaker.json_keys import RepeatedKey, unique_keys
 
 __all__ = ["CheckedEnvironment", "check_environment", "describe", "listing", "parse_arguments", "toml_block"]
 
@@ -123,7 +124,9 @@ def parse_arguments(given: tuple[str, ...]) -> dict[str, Any]:
 def _pairs(word: str) -> list[tuple[str, Any]]:
     if word.lstrip().startswith("{"):
         try:
-            found = json.loads(word)
+            found = json.loads(word, object_pairs_hook=unique_keys)
+        except RepeatedKey as error:
+            raise UserError(f"--args: {error}", hint="give it once") from None
         except ValueError as error:
             raise UserError(f"--args {word!r}: not a JSON object: {error}") from None
         return list(found.items())

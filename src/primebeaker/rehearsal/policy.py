@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from primebeaker.errors import UserError
+from primebeaker.json_keys import unique_keys
 from primebeaker.rehearsal.candidates import KINDS, message_text
 from primebeaker.rehearsal.safetensors import Table, decode, encode
 
@@ -129,7 +130,7 @@ def load_script(path: Path) -> list[ScriptRule]:
         UserError: The file is missing or a rule has another form.
     """
     try:
-        values = json.loads(path.read_text("utf-8"))
+        values = json.loads(path.read_text("utf-8"), object_pairs_hook=unique_keys)
     except (OSError, ValueError) as error:
         raise UserError(f"not a readable script: {error}", file=path) from error
     rules = []

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from primebeaker.errors import UserError, did_you_mean
+from primebeaker.json_keys import RepeatedKey, unique_keys
 
 __all__ = ["load_prompt_template", "render_chat_template", "resolve_resource_path", "template_variables"]
 
@@ -65,7 +66,9 @@ def load_prompt_template(path: str | Path) -> dict[str, Any]:
     """
     found = resolve_resource_path(path)
     try:
-        template = json.loads(found.read_text(encoding="utf-8"))
+        template = json.loads(found.read_text(encoding="utf-8"), object_pairs_hook=unique_keys)
+    except RepeatedKey as error:
+        raise UserError(str(error), file=path, hint="keep one of them") from None
     except json.JSONDecodeError as error:
         raise UserError(f"not JSON: {error.msg}", file=path, line=error.lineno, column=error.colno) from None
     except (OSError, UnicodeDecodeError) as error:

@@ -35,6 +35,14 @@ def test_rewards(service, load, play, reward, replies, expected, stop):
     assert not any(str(value) == "-0.0" for value in played.metrics.values())
 
 
+def test_a_task_finished_on_the_last_turn_is_graded(service, load, play):
+    played = play(load(service(obedient("1")), max_turns=2), [bash(WRITE), bash(DONE)])
+    assert (played.reward, played.output["stop_condition"]) == (pytest.approx(1.1), "terminal_complete")
+    played = play(load(service(obedient("1")), max_turns=2), [bash(WRITE), bash("ls")])
+    assert (played.reward, played.output["stop_condition"]) == (0.0, "max_turns_reached")
+    assert len(played.prompts) == 2
+
+
 def test_a_setup_failure_costs_one(service, load, play):
     env = load(service(faults=lambda route, body: http_error(500)))
     played = play(env, [])

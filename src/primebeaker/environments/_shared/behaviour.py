@@ -86,6 +86,10 @@ class Behaviour:
     async def observe(self, env: Any, state: State, message: Message) -> None:
         """Take note of a reply of the model, before the stop rules are asked."""
 
+    def answers_last_turn(self, env: Any, state: State) -> bool:
+        """Whether the reply of the last allowed turn is answered still; by default the turn limit ends the rollout."""
+        return False
+
     async def respond(self, env: Any, state: State) -> list[Message]:
         """The messages that answer the last reply."""
         raise RolloutFault("a single-turn environment has no second turn")

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from primebeaker.environments._shared.rows import PROMPT_COLUMNS, RowFault, answer_text, normalized_row
-from primebeaker.environments._shared.sources import Row, Source, non_finite_problem, open_source
+from primebeaker.environments._shared.sources import Row, Source, open_source, value_problem
 from primebeaker.errors import UserError
 
 __all__ = ["AllOrNone", "DatasetRules", "LoadedDataset", "expanded_row", "load_rows"]
@@ -160,7 +160,7 @@ def _read(row: Row, rules: DatasetRules, position: int) -> _ReadRow:
     except RowFault as fault:
         return _ReadRow(row.place, split, None, False, b"", str(fault))
     except (TypeError, ValueError, RecursionError) as error:
-        problem = non_finite_problem(value) if isinstance(error, ValueError) else None
+        problem = value_problem(value) if isinstance(error, ValueError) else None
         return _ReadRow(row.place, split, None, False, b"", problem or f"not JSON: {error}")
 
 

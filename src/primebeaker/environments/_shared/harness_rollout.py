@@ -10,7 +10,7 @@ from primebeaker.environments._shared.live import LiveRollout, live_of
 from primebeaker.environments._shared.outcomes import Outcome, failed
 from primebeaker.environments._shared.submissions import expected_rubric_ids
 from primebeaker.environments._shared.tool_calls import ToolCall
-from primebeaker.environments._shared.tool_rollout import INVALID, ToolBehaviour
+from primebeaker.environments._shared.tool_rollout import INVALID, ToolBehaviour, is_last_turn
 from primebeaker.environments._shared.tool_specs import check_call
 
 __all__ = ["HarnessBehaviour"]
@@ -65,6 +65,6 @@ class HarnessBehaviour(ToolBehaviour):
     async def respond(self, env: Any, state: State) -> list[Message]:
         """Answer the calls; the answers that end the episode are its last messages."""
         messages = await super().respond(env, state)
-        if _all_submitted(env, state) or _budget_is_spent(env, state):
+        if _all_submitted(env, state) or _budget_is_spent(env, state) or is_last_turn(env, state):
             state["final_env_response"] = messages
         return messages

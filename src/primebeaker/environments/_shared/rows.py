@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from primebeaker.json_keys import RepeatedKey, unique_keys
+
 __all__ = ["PROMPT_COLUMNS", "RowFault", "answer_text", "judged_output", "normalized_row", "web_pages_of"]
 
 #: The columns that may hold the prompt; the first one that is present and not empty counts.
@@ -117,7 +119,9 @@ def web_pages_of(row: Mapping[str, Any]) -> dict[str, str] | None:
         return None
     if column == "web_pages_json" and isinstance(pages, str):
         try:
-            pages = json.loads(pages)
+            pages = json.loads(pages, object_pairs_hook=unique_keys)
+        except RepeatedKey as error:
+            raise RowFault(column, str(error)) from None
         except ValueError:
             raise RowFault(column, "expected the JSON text of an object of URL to page text") from None
     if not isinstance(pages, Mapping):
@@ -134,7 +138,9 @@ def _info(given: Any) -> Any:
     info = {} if given is None else given
     if isinstance(info, str):
         try:
-            info = json.loads(info)
+            info = json.loads(info, object_pairs_hook=unique_keys)
+        except RepeatedKey as error:
+            raise RowFault("info", str(error)) from None
         except ValueError:
             raise RowFault("info", "expected an object, or the JSON text of one") from None
     if not isinstance(info, Mapping):

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from primebeaker.environments._shared.behaviour import plain_message
 from primebeaker.environments._shared.rows import RowFault
+from primebeaker.json_keys import RepeatedKey, unique_keys
 
 __all__ = ["Rubric", "has_orphan_think_close", "prepared_row", "row_rubrics", "rubric_score", "sampled_rubrics"]
 
@@ -52,7 +53,9 @@ def prepared_row(row: Mapping[str, Any], *, place: str | None, position: int = 0
     info = row.get("info")
     if isinstance(info, str):
         try:
-            info = json.loads(info)
+            info = json.loads(info, object_pairs_hook=unique_keys)
+        except RepeatedKey as error:
+            raise RowFault("info", str(error)) from None
         except ValueError:
             raise RowFault("info", "expected an object, or the JSON text of one") from None
     prepared["info"] = {**(info if isinstance(info, Mapping) else {}), "rubrichub_record_id": record_id}
@@ -113,7 +116,9 @@ def _normal_answer(answer: Any) -> dict[str, Any] | None:
     if not isinstance(answer, str) or not answer.lstrip().startswith("{"):
         return None
     try:
-        found = json.loads(answer)
+        found = json.loads(answer, object_pairs_hook=unique_keys)
+    except RepeatedKey as error:
+        raise RowFault("answer", str(error)) from None
     except ValueError:
         return None
     return found if isinstance(found, dict) and {"record_id", "rubrics"} <= found.keys() else None
@@ -153,6 +158,8 @@ def _checked_rubrics(column: str, rubrics: Any) -> list[Rubric]:
         raise RowFault(column, "an original_index is given twice")
     if not any(rubric.weight > 0 for rubric in checked):
         raise RowFault(column, "no rubric has a positive weight")
+    if not math.isfinite(sum(abs(rubric.weight) for rubric in checked)):
+        raise RowFault(column, "the weights are too large to add up")
     return checked
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 from typing import Any
@@ -10,6 +11,7 @@ from primebeaker.environments._shared.behaviour import Reward, State, last_assis
 from primebeaker.environments._shared.rows import answer_text
 from primebeaker.environments._shared.thinking import visible_text
 from primebeaker.environments._shared.tool_calls import message_calls, said_text
+from primebeaker.json_keys import RepeatedKey, unique_keys
 from primebeaker.runtime.json_spans import ValueReader
 
 __all__ = ["EXACT_MATCH_REWARDS", "call_metrics", "extracted_answer", "final_text"]
@@ -47,8 +49,18 @@ def extracted_answer(text: str) -> str | None:
         if rest is None or rest.end() != body_end:
             continue
         answer = found.get("answer")
-        return answer.strip() or None if list(found) == ["answer"] and isinstance(answer, str) else None
+        if list(found) != ["answer"] or not isinstance(answer, str) or _repeats_a_key(text[opening.end() : end]):
+            return None
+        return answer.strip() or None
     return None
+
+
+def _repeats_a_key(value: str) -> bool:
+    try:
+        json.loads(value, object_pairs_hook=unique_keys)
+    except RepeatedKey:
+        return True
+    return False
 
 
 def _answer(state: State) -> str | None:

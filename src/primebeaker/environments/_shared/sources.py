@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from primebeaker.errors import UserError, did_you_mean
+from primebeaker.json_keys import RepeatedKey, repeated_key, unique_keys
 
-__all__ = ["Row", "Source", "non_finite_problem", "open_source"]
+__all__ = ["Row", "Source", "open_source", "value_problem"]
 
 _FILE_ENDINGS = (".jsonl", ".json", ".parquet")
 
@@ -127,8 +128,8 @@ def _decoded(place: str, data: bytes) -> Row:
         text = data.decode("utf-8")
         try:
             return Row(place, _loads(text))
-        except _NotFinite:
-            return Row(place, None, non_finite_problem(json.loads(text)))
+        except (_NotFinite, RepeatedKey):
+            return Row(place, None, value_problem(_loads_anyway(text)))
     except UnicodeDecodeError as error:
         return Row(place, None, f"not UTF-8 (byte {error.start + 1})")
     except json.JSONDecodeError as error:
@@ -140,11 +141,11 @@ def _decoded(place: str, data: bytes) -> Row:
 def _array_rows(path: Path) -> Iterator[Row]:
     try:
         text = path.read_text(encoding="utf-8-sig")
-        finite = True
+        sound = True
         try:
             rows = _loads(text)
-        except _NotFinite:
-            finite, rows = False, json.loads(text)
+        except (_NotFinite, RepeatedKey):
+            sound, rows = False, _loads_anyway(text)
     except OSError as error:
         raise UserError(f"cannot read it: {error.strerror}", file=path) from None
     except UnicodeDecodeError as error:
@@ -154,16 +155,18 @@ def _array_rows(path: Path) -> Iterator[Row]:
     except (ValueError, RecursionError) as error:
         raise UserError(f"not JSON: {error}", file=path) from None
     for number, value in enumerate(rows, start=1):
-        yield Row(f"{path} row {number}", value, None if finite else non_finite_problem(value))
+        yield Row(f"{path} row {number}", value, None if sound else value_problem(value))
 
 
-def non_finite_problem(row: Any) -> str | None:
-    """What is wrong with a row that holds ``NaN`` or an infinity, with its key; None when it holds none."""
+def value_problem(row: Any) -> str | None:
+    """What spoils a row, with its key: ``NaN``, an infinity, or a key given twice; None when nothing does."""
     left: list[tuple[str, Any]] = [("", row)]
     while left:
         key, value = left.pop()
         if isinstance(value, float) and not math.isfinite(value):
             return f"{key or 'row'}: {json.dumps(value)} is no JSON number; write null, or leave the key out"
+        if isinstance(value, _Doubled):
+            return f"{f'{key}.' if key else ''}{value.repeated}: given twice in one object; keep one of them"
         if isinstance(value, dict):
             left += [(f"{key}.{name}" if key else str(name), child) for name, child in value.items()]
         elif isinstance(value, list | tuple):
@@ -171,12 +174,32 @@ def non_finite_problem(row: Any) -> str | None:
     return None
 
 
+class _Doubled(dict[str, Any]):
+    """An object with a repeated key."""
+
+    repeated = ""
+
+
 class _NotFinite(ValueError):
     pass
 
 
 def _loads(text: str) -> Any:
-    return json.loads(text, parse_constant=_refuse_constant)
+    return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=unique_keys)
+
+
+def _loads_anyway(text: str) -> Any:
+    """The value with what spoils it still in it, so that its place can be told."""
+    return json.loads(text, object_pairs_hook=_marked)
+
+
+def _marked(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    repeated = repeated_key(pairs)
+    if repeated is None:
+        return dict(pairs)
+    doubled = _Doubled(pairs)
+    doubled.repeated = repeated
+    return doubled
 
 
 def _refuse_constant(name: str) -> Any:

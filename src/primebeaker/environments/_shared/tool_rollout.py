@@ -31,13 +31,18 @@ from primebeaker.environments._shared.tool_calls import ToolCall, is_malformed, 
 from primebeaker.environments._shared.tool_clients import run_client
 from primebeaker.environments._shared.tool_specs import TOOL_SPECS, check_call, parameter_schemas
 
-__all__ = ["FINAL", "INVALID", "MOST_CONCURRENT_CALLS", "TOOL", "ToolBehaviour"]
+__all__ = ["FINAL", "INVALID", "MOST_CONCURRENT_CALLS", "TOOL", "ToolBehaviour", "is_last_turn"]
 
 #: Routes of a message, kept in ``jtc_tool_route``.
 TOOL, FINAL, INVALID = "tool", "final", "invalid"
 
 #: Calls of one message that run at a time.
 MOST_CONCURRENT_CALLS = 8
+
+
+def is_last_turn(env: Any, state: State) -> bool:
+    """Whether the turn that was just made is the last one allowed."""
+    return 0 < int(env.max_turns) <= len(state["trajectory"])
 
 
 def _stops(env: Any, state: State) -> bool:
@@ -57,7 +62,8 @@ class ToolBehaviour(PooledBehaviour):
 
     stops: Sequence[StopRule] = (StopRule("stop_after_final_or_invalid", _stops, priority=10),)
 
-    #: Whether a reply without a call may end the rollout as a valid answer.
+    #: Whether a reply without a call may end the rollout as a valid answer. Where it may not, nothing has to follow a
+    #: call, so those of the last turn run like any others.
     takes_final_answer = True
 
     def __init__(
@@ -128,10 +134,15 @@ class ToolBehaviour(PooledBehaviour):
 
     # What holds for all of them.
 
-    @staticmethod
-    def turns_left(env: Any, state: State) -> int:
-        """Assistant turns that may still come; -1 when there is no limit."""
-        return max(env.max_turns - len(state["trajectory"]), 0) if env.max_turns > 0 else -1
+    def turns_left(self, env: Any, state: State) -> int:
+        """Assistant turns that may still come; -1 when there is no limit, or when no final answer has to come."""
+        if env.max_turns <= 0 or not self.takes_final_answer:
+            return -1
+        return max(int(env.max_turns) - len(state["trajectory"]), 0)
+
+    def answers_last_turn(self, env: Any, state: State) -> bool:
+        """Where no final answer is expected, the calls of the last turn still run."""
+        return not self.takes_final_answer and state.get("jtc_tool_route") == TOOL
 
     async def setup(self, env: Any, state: State) -> None:
         """Start the counters, and what the offered tools need."""

@@ -128,6 +128,18 @@ class AdaptedEnvironment(vf.MultiTurnEnv):  # type: ignore[misc]  # Verifiers ha
         message = plain_message(state["trajectory"][-1]["completion"][-1])
         await _guarded(self.behaviour.observe(self, state, message))
 
+    @vf.stop  # type: ignore[untyped-decorator]
+    async def max_turns_reached(self, state: State) -> bool:
+        """Whether no turn is left, and the last reply needs no answer any more."""
+        reached = 0 < self.max_turns <= len(state["trajectory"])
+        answered = state.get("final_env_response") is not None
+        return reached and (answered or not self.behaviour.answers_last_turn(self, state))
+
+    @vf.stop  # type: ignore[untyped-decorator]
+    async def has_final_env_response(self, state: State) -> bool:
+        """Whether the answers that end the rollout are there, other than those to its last allowed turn."""
+        return state.get("final_env_response") is not None and not 0 < self.max_turns <= len(state["trajectory"])
+
     async def env_response(self, messages: Any, state: State, **kwargs: Any) -> list[Any]:
         """The messages that answer the last reply."""
         answered: list[Message] = await _guarded(self.behaviour.respond(self, state))

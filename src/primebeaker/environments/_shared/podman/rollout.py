@@ -21,7 +21,7 @@ from primebeaker.environments._shared.results import cut_streams
 from primebeaker.environments._shared.services import ServicePool
 from primebeaker.environments._shared.submissions import expected_rubric_ids
 from primebeaker.environments._shared.tool_calls import ToolCall
-from primebeaker.environments._shared.tool_rollout import INVALID, ToolBehaviour
+from primebeaker.environments._shared.tool_rollout import INVALID, ToolBehaviour, is_last_turn
 from primebeaker.environments._shared.tool_specs import check_call
 from primebeaker.environments._shared.verifiers_adapter import infrastructure_error
 
@@ -132,11 +132,6 @@ class PodmanBehaviour(ToolBehaviour):
         """Calls of one message share a shell's world: always one after the other."""
         return True
 
-    @staticmethod
-    def turns_left(env: Any, state: State) -> int:
-        """No final answer is expected, so the last turn is like any other."""
-        return -1
-
     def notice(self, env: Any, state: State) -> str | None:
         """Say when one call of the budget remains, and how the task is finished."""
         over = _is_complete(env, state) or _has_failed(env, state)
@@ -198,7 +193,8 @@ class PodmanBehaviour(ToolBehaviour):
     async def respond(self, env: Any, state: State) -> list[Message]:
         """Answer the calls; the answers that end the episode are its last messages."""
         messages = await super().respond(env, state)
-        if _has_failed(env, state) or _is_complete(env, state) or _budget_is_spent(env, state):
+        over = _has_failed(env, state) or _is_complete(env, state) or _budget_is_spent(env, state)
+        if over or is_last_turn(env, state):
             state["final_env_response"] = messages
         return messages
 

@@ -6,7 +6,7 @@ import pytest
 import verifiers as vf
 
 from primebeaker.bundled import CANONICAL, ENVIRONMENT_NAMESPACE, MODULES
-from primebeaker.environments.registry import available_names, canonical_name
+from primebeaker.environments.registry import bundled_specs, canonical_name
 
 from ..podman_service.answers import obedient
 from ..podman_service.service import AnsweringBackend, PodmanService
@@ -53,7 +53,7 @@ ROW = {
 
 
 def test_all_sixteen_are_here():
-    assert set(available_names()) == set(CANONICAL) == set(BEST)
+    assert [spec.name for spec in bundled_specs()] == sorted(CANONICAL) == sorted(BEST)
     assert len(CANONICAL) == 16
 
 

@@ -5,7 +5,8 @@ import threading
 
 import pytest
 
-from primebeaker.environments.registry import available_names, load_environment_module
+from primebeaker.bundled import CANONICAL
+from primebeaker.environments.registry import load_environment_module
 
 TOOL = load_environment_module("tool-label").load_environment
 
@@ -108,7 +109,7 @@ def test_two_environments_do_not_influence_each_other(rows_file):
     assert (first.max_tool_calls, second.max_tool_calls) == (1, 2)
 
 
-@pytest.mark.parametrize("name", available_names())
+@pytest.mark.parametrize("name", sorted(CANONICAL))
 def test_every_environment_loads_outside_the_main_thread(rows_file, name):
     path = rows_file({"prompt": "p", "answer": "A", "original_image": "x", "rubrics": [{"text": "t", "weight": 1}]})
     given = {"reward-model": {"reward_model_path": "m"}}.get(name, {})

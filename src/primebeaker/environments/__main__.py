@@ -70,12 +70,7 @@ def _identity(name: str, module: str | None = None) -> dict[str, Any]:
 def _described(name: str, module: str) -> dict[str, Any]:
     from primebeaker.environments.registry import environment_spec
 
-    try:
-        spec = environment_spec(module)
-    except ModuleNotFoundError as error:
-        if error.name != f"{ENVIRONMENT_NAMESPACE}.{module}":
-            raise
-        raise _Mistake(f"{name} is not part of this installation; --canonical lists all names") from None
+    spec = environment_spec(module)
     return {
         **_identity(name, module),
         "tools": [dict(tool) for tool in spec.tools],

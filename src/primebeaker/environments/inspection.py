@@ -17,7 +17,6 @@ from primebeaker.bundled import ALIASES, CANONICAL, ENVIRONMENT_NAMESPACE
 from primebeaker.environments._shared.factory import EnvironmentSpec
 from primebeaker.environments.registry import (
     UnknownEnvironment,
-    available_names,
     canonical_name,
     environment_spec,
     load_environment_module,
@@ -32,15 +31,15 @@ _LOGGER = "primebeaker.environments"
 
 
 def listing() -> list[dict[str, Any]]:
-    """The environments of this installation: name, aliases, module, one sentence, offered tools."""
-    return [_identity(name, environment_spec(name)) for name in available_names()]
+    """The bundled environments: name, aliases, module, one sentence, offered tools."""
+    return [_identity(name, environment_spec(name)) for name in sorted(CANONICAL)]
 
 
 def describe(name: str) -> dict[str, Any]:
     """Everything about one environment: arguments, tools with their schemas, rewards with their formulas.
 
     Raises:
-        UserError: No environment of this installation is called so.
+        UserError: No environment is called so.
     """
     spec = _spec(name)
     return {
@@ -98,10 +97,8 @@ def _spec(name: str) -> EnvironmentSpec:
     try:
         found = canonical_name(name)
     except UnknownEnvironment as error:
-        near = did_you_mean(name, [*available_names(), *ALIASES])
+        near = did_you_mean(name, [*CANONICAL, *ALIASES])
         raise UserError(f"unknown environment {name!r}", hint=near or "primebeaker env list lists them") from error
-    if found not in available_names():
-        raise UserError(f"environment {found!r} is not part of this installation", hint="see primebeaker env list")
     spec: EnvironmentSpec = environment_spec(found)
     return spec
 

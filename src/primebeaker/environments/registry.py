@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from collections.abc import Iterator
 from types import MappingProxyType, ModuleType
 from typing import Any
@@ -69,23 +68,12 @@ def load_environment_module(name: str) -> ModuleType:
     return importlib.import_module(f"{ENVIRONMENT_NAMESPACE}.{module_name(name)}")
 
 
-def available_names() -> tuple[str, ...]:
-    """The canonical names whose modules are present in this installation, sorted."""
-    return tuple(
-        sorted(
-            name
-            for name, module in CANONICAL.items()
-            if importlib.util.find_spec(f"{ENVIRONMENT_NAMESPACE}.{module}") is not None
-        )
-    )
-
-
 def environment_spec(name: str) -> Any:
     """The declaration (:class:`EnvironmentSpec`) of an environment; needs no optional dependency."""
     return load_environment_module(name).SPEC
 
 
 def bundled_specs() -> Iterator[Any]:
-    """The declarations of all environments that are present."""
-    for name in available_names():
+    """The declarations of all environments, by name."""
+    for name in sorted(CANONICAL):
         yield environment_spec(name)

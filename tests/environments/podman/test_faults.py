@@ -340,6 +340,22 @@ def test_the_end_of_the_event_loop_does_not_stop_the_clean_up(service, load):
     assert made.containers == []
 
 
+def test_the_end_of_the_event_loop_counts_the_handshakes_it_cuts_off(service, load):
+    made = service(faults=lambda route, body: Fault(seconds=1.0), session_idle_timeout=0.5, janitor_interval=0.2)
+    env = load(made)
+
+    async def run():
+        for _ in range(5):
+            await started(env, bash(DONE))
+        await until(lambda: len(made.bodies("handshake")) == 5)
+
+    asyncio.run(run())
+    sent = {body["client_id"] for body in made.bodies("handshake")}
+    assert set(env.containers.lost_handshakes) == sent
+    assert env.containers.live == {}
+    eventually(lambda: made.containers == [], "the reaper removes what they started")
+
+
 def test_a_rollout_out_of_time_deletes_its_container(service, load):
     made = service(faults=lambda route, body: HANGING if body.get("command") == "slow" else NO_FAULT)
     env = load(made, timeout_seconds=0.5)

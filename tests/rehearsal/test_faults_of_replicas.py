@@ -15,7 +15,7 @@ from .conftest import ROOT
 MULTINODE = ROOT / "examples/rl/multinode.toml"
 
 
-def struck(*faults: str, timeout: float = 100.0) -> dict:
+def struck(*faults: str, timeout: float = 240.0) -> dict:
     """The report of a rehearsal of two steps on two replicas."""
     options = RehearsalOptions(steps=2, no_rollouts=True, timeout=timeout, faults=faults)
     return rehearse("rl", LaunchSettings(toml=MULTINODE), options)
@@ -58,7 +58,7 @@ def test_supervised_fine_tuning_on_two_replicas_is_preempted_and_finishes(home: 
     text = (ROOT / "examples/sft/config.toml").read_text()
     toml.write_text(text.replace('type = "single_node"\nnum_gpus = 2', 'type = "multi_node"\nnum_nodes = 2'))
     faults = ("preempt:rank=1,restart=true", "corrupt:file=metadata,how=garbage")
-    report = rehearse("sft", LaunchSettings(toml=toml), RehearsalOptions(steps=2, timeout=60, faults=faults))
+    report = rehearse("sft", LaunchSettings(toml=toml), RehearsalOptions(steps=2, timeout=240, faults=faults))
     assert report["ok"], report["faults"]
     assert codes(report) == [0, 0]
     assert "truncated .metadata" in report["faults"][1]["observed"]

@@ -57,7 +57,7 @@ def test_a_second_run_continues_at_the_right_step(home: Path, tmp_path: Path, fa
     # With one checkpoint kept, the orchestrator, which is a step ahead, leaves none that both sides finished.
     toml = tmp_path / "rl.toml"
     toml.write_text(MULTINODE.read_text().replace("keep_last = 1", "keep_last = 2"))
-    options = RehearsalOptions(steps=4, no_rollouts=True, work_dir=tmp_path / "work", faults=(fault,))
+    options = RehearsalOptions(steps=4, no_rollouts=True, work_dir=tmp_path / "work", faults=(fault,), timeout=240)
     report = rehearse("rl", LaunchSettings(toml=toml), options)
     assert report["ok"], report["faults"]
     source = report["experiment_id"]

@@ -28,7 +28,7 @@ from primebeaker.rehearsal.standins.channel import Channel, connect
 from primebeaker.rehearsal.standins.checkpoint import Retention, read_progress, remove_old, write_progress
 from primebeaker.rehearsal.standins.collectors import Environments, Invented
 from primebeaker.rehearsal.standins.metrics import append_metrics, append_records
-from primebeaker.rehearsal.standins.orders import hold
+from primebeaker.rehearsal.standins.orders import holding
 from primebeaker.rehearsal.standins.outcome import Collector, Rollout, Split
 from primebeaker.rehearsal.standins.program import FlagKind, load_config, log, parse, run
 from primebeaker.rehearsal.standins.weights import WeightGroup
@@ -136,7 +136,8 @@ class Orchestrator:
         if interval and step % interval == 0 and step != self.max_steps:
             self._save(step)
         self._log(step, rollouts, len(samples), time.monotonic() - started)
-        await asyncio.to_thread(hold, step)
+        for seconds in holding(step):
+            await asyncio.sleep(seconds)
         eval_interval = lookup(self.config, "eval.interval")
         if eval_interval and step % eval_interval == 0:
             evaluated = await self.collector.collect("eval", step)

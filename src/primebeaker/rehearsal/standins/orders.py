@@ -11,17 +11,20 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from primebeaker.rehearsal.faults import Fault, parse_faults
 from primebeaker.rehearsal.settings import is_rehearsal, load_settings, rehearsal_directory
 
-__all__ = ["active_faults", "bad_answers", "die_midsave", "has_struck", "hold", "obey_exit", "own_name"]
+__all__ = ["active_faults", "bad_answers", "die_midsave", "has_struck", "hold", "holding", "obey_exit", "own_name"]
 
 _HOLD_SECONDS = 60.0
 _LOOK_SECONDS = 0.05
 _EFFECT_SECONDS = 0.5
 _TELL_SECONDS = 1.0
+#: Faults that end this process, too, as soon as the others have heard of it, and how long that may take.
+_ENDS_THE_RUN = ("kill", "exit", "preempt", "restart-alone")
+_DOWN_SECONDS = 20.0
 _ENGINE_FOLDER = re.compile(r"node_[0-9]+_rank([0-9]+)")
 
 
@@ -45,26 +48,31 @@ def bad_answers(faults: Sequence[Fault]) -> str | None:
 
 
 def hold(step: int) -> None:
-    """Wait after a step until the faults that strike at it have struck, at most a minute."""
+    """Wait after a step until the faults that strike at it have struck and taken effect, at most a minute."""
+    for seconds in holding(step):
+        time.sleep(seconds)
+
+
+def holding(step: int) -> Iterator[float]:
+    """The pauses that :func:`hold` makes, for callers that wait in a way of their own."""
     for number, fault in enumerate(active_faults()):
-        if fault.holds_step == step:
-            deadline = time.monotonic() + _HOLD_SECONDS
-            while not has_struck(number) and time.monotonic() < deadline:
-                time.sleep(_LOOK_SECONDS)
-            # What was struck must take effect before the run goes on, or a short run would end first.
-            time.sleep(_EFFECT_SECONDS)
-            # Peers need their time to miss a role; what is logged meanwhile keeps the stall watch from being first.
-            while _peers_must_notice(fault) and time.monotonic() < deadline:
-                sys.stdout.write(f"Held after step {step}\n")
-                sys.stdout.flush()
-                time.sleep(_TELL_SECONDS)
-
-
-def _peers_must_notice(fault: Fault) -> bool:
-    """Whether what was struck ends the run only once the other replicas see it."""
-    if fault.what == "restart-alone":
-        return os.environ.get("BEAKER_REPLICA_COUNT", "1") != "1"
-    return fault.what == "hang" and fault.process == "role"
+        if fault.holds_step != step:
+            continue
+        deadline = time.monotonic() + _HOLD_SECONDS
+        while not has_struck(number) and time.monotonic() < deadline:
+            yield _LOOK_SECONDS
+        # What was struck must take effect before the run goes on, or a short run would end first.
+        yield _EFFECT_SECONDS
+        if fault.what in _ENDS_THE_RUN:
+            deadline = min(deadline, time.monotonic() + _DOWN_SECONDS)
+        elif fault.what != "hang" or fault.process != "role":
+            # Only peers can miss a role that hangs, and they need their time-out.
+            continue
+        # What is logged meanwhile keeps the stall watch from being first.
+        while time.monotonic() < deadline:
+            sys.stdout.write(f"Held after step {step}\n")
+            sys.stdout.flush()
+            yield _TELL_SECONDS
 
 
 def die_midsave(step: int, last: int | None) -> None:

@@ -98,7 +98,7 @@ def solve():
 
 
 async def solve_async(env: Any, *replies: Any, row: dict[str, Any] | None = None) -> Rollout:
-    """The same inside a running loop."""
+    """The same inside a running loop; the teardown deletes the containers of all rollouts, so one at a time."""
     client = ScriptedClient(list(replies))
     given = dict(env.get_dataset()[0]) if row is None else row
     output = await env.run_rollout(given, client, "scripted", {}, state_columns=list(COLUMNS))

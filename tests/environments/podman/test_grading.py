@@ -9,7 +9,8 @@ from primebeaker.environments._shared.podman.book import SessionBook
 from primebeaker.environments._shared.podman.session import open_session
 from primebeaker.environments._shared.services import ServicePool
 
-from .conftest import DONE, bash
+from ..conftest import ScriptedClient
+from .conftest import COLUMNS, DONE, bash
 
 REWARD = "/logs/verifier/reward.txt"
 PAY = f"echo 1 > {REWARD}"
@@ -198,19 +199,21 @@ def test_hidden_tests_that_cannot_be_installed_cost_the_reward_only(containers, 
 
 
 def test_files_and_processes_stay_within_a_rollout_and_never_cross(containers, load):
-    from .conftest import solve_async
-
     env = load(containers, test_command=f"cat /home/user/mine > {REWARD}")
 
     async def one(number):
-        value = f"0.{number}"
-        return await solve_async(env, bash(f"ls -A; echo {value} > mine"), bash("cat mine", DONE))
+        client = ScriptedClient([bash(f"ls -A; echo 0.{number} > mine"), bash("cat mine", DONE)])
+        return await env.run_rollout(dict(env.get_dataset()[0]), client, "m", {}, state_columns=list(COLUMNS))
 
     async def run():
-        return await asyncio.gather(*(one(number) for number in range(1, 9)))
+        outputs = await asyncio.gather(*(one(number) for number in range(1, 9)))
+        await env._teardown()
+        return outputs
 
-    rollouts = asyncio.run(run())
-    assert [rollout["podman_reward_file_score"] for rollout in rollouts] == [number / 10 for number in range(1, 9)]
-    assert all(rollout.answers[0].startswith("```stdout\n\n```") for rollout in rollouts)
-    assert len({rollout["podman_container_id"] for rollout in rollouts}) == 8
+    outputs = asyncio.run(run())
+    assert [output["podman_reward_file_score"] for output in outputs] == [number / 10 for number in range(1, 9)]
+    for number, output in enumerate(outputs, start=1):
+        first, second, _ = (event["output"]["stdout"] for event in output["jtc_tool_history"])
+        assert (first, second) == ("", f"0.{number}\n")
+    assert len({output["podman_container_id"] for output in outputs}) == 8
     assert containers.containers == []

@@ -121,7 +121,7 @@ def rehearse(tmp_path, *words: str) -> tuple[int, dict]:
         env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PRIMEBEAKER_LOCAL_HOME": str(tmp_path / "home")},
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=300,
     )
     return done.returncode, json.loads(done.stdout) if done.stdout else {"stderr": done.stderr}
 
@@ -146,7 +146,8 @@ def test_the_list_of_faults_names_every_kind(tmp_path):
     ],
 )
 def test_a_fault_strikes_and_what_must_follow_does(tmp_path, faults, state):
-    words = [f"--fault={fault}" for fault in faults]
+    # A quarter of it is the stall watch, which a busy machine must not wake.
+    words = ["--timeout=240", *(f"--fault={fault}" for fault in faults)]
     if not any(fault.startswith("model-bad") for fault in faults):
         words.append("--no-rollouts")
     code, report = rehearse(tmp_path, "--toml=examples/rl/config.toml", f"--mount-path={ROOT}", *words)

@@ -1,6 +1,7 @@
-"""One process of the hammer: ``python hammer_worker.py scan|rebuild|read ROOT``, until ``ROOT/stop`` is there.
+"""One process of the hammer: ``python hammer_worker.py scan|rebuild|read ROOT NUMBER``, until ``ROOT/stop`` is there.
 
-Prints how often it did its part; the first fault is printed instead and ends it with 1.
+Prints how often it did its part (``ROOT/warm-NUMBER`` appears after the second time); the first fault is printed
+instead and ends it with 1.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ def main() -> int:
             else:
                 rebuild(database, given, ScanOptions(wait=30), RebuildOptions(backup=False), warn=quiet)
             done += 1
+            if done == 2:
+                (root / f"warm-{sys.argv[3]}").touch()
         except ScanLockedError:
             continue
         except Exception as error:

@@ -22,7 +22,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 def run(family: Tree) -> Run:
     def call(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "primebeaker.watcher", *words, f"--database={family.database}"]
-        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=family.root, timeout=60)
+        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=family.root, timeout=180)
 
     return call
 

@@ -6,7 +6,9 @@ instead and ends it with 1.
 
 from __future__ import annotations
 
+import random
 import sys
+import time
 from pathlib import Path
 
 from primebeaker.watcher.database import reading
@@ -61,6 +63,9 @@ def main() -> int:
             done += 1
             if done == 2:
                 (root / f"warm-{sys.argv[3]}").touch()
+            if role != "read":
+                # Whoever waits for the scan lock looks for it four times a second.
+                time.sleep(random.random() / 2)
         except ScanLockedError:
             continue
         except Exception as error:

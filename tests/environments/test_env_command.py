@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -124,6 +125,18 @@ def test_try_with_the_stand_in_model_needs_no_endpoint():
     assert "scored 24, truncated 0, infrastructure errors 0, other errors 0" in done.stdout
     mean = next(line.split()[1] for line in done.stdout.splitlines() if line.startswith("reward "))
     assert 0 < float(mean) < 2, "right and wrong replies are drawn"
+
+
+def test_try_says_when_nothing_listens_where_a_service_is_named():
+    words = ("try", "tool-label", *TRY[2:], "--model", "stand-in", "--rollouts", 1)
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        host, port = held.getsockname()
+        address = f"terminal_server_url=http://{host}:{port}/terminal"
+        done = command(*words, "--args", address)
+        assert f"warning: nothing listens at {host}:{port} (terminal_server_url)" in done.stderr
+        held.listen()
+        assert "nothing listens" not in command(*words, "--args", address).stderr
 
 
 def test_try_goes_on_where_it_was_ended(model_server, tmp_path):

@@ -54,6 +54,19 @@ def test_refused(lines, base, changes, expected) -> None:
     assert all(line.startswith("/weka/run.toml:") for line in found)
 
 
+@pytest.mark.parametrize(
+    ("kind", "base", "expected"),
+    [
+        ("rl", "sft", "[data]: this TOML is for sft training, not for rl; use primebeaker sft"),
+        ("sft", "rl", "[orchestrator]: this TOML is for rl training, not for sft; use primebeaker rl"),
+    ],
+)
+def test_a_toml_of_the_other_kind_is_one_line(run_cli, toml, mount, kind, base, expected) -> None:
+    code, out, err = run_cli(kind, "preview", "--toml", str(toml(base)), "--mount-path", str(mount))
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1 and expected in err
+
+
 def test_one_mistake_is_one_line(lines) -> None:
     """The launch's own rule about a key says more than the field check, and is not repeated by it."""
     assert len(lines("rl", {"deployment.num_train_gpus": "4"})) == 1

@@ -27,6 +27,7 @@ from primebeaker.environments.inspection import (
     listing,
     parse_arguments,
 )
+from primebeaker.environments.reachable import silent_services
 from primebeaker.environments.trying import Plan, Progress, SavedRollouts, run_rollouts, summarize
 from primebeaker.errors import Mistakes, UserError
 
@@ -171,7 +172,7 @@ def try_environment(name: str, /, options: Annotated[TryOptions | None, Paramete
     mistakes.raise_if_any()
     arguments = parse_arguments(options.args)
     checked = check_environment(name, arguments)
-    warn(checked.warnings)
+    warn([*checked.warnings, *silent_services(checked)])
     sampling = {"max_tokens": options.max_tokens, "temperature": options.temperature}
     sampling = {key: value for key, value in sampling.items() if value is not None}
     model = options.model or ""

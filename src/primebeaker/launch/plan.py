@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import primebeaker
-from primebeaker.config import CheckReport, TomlDocument, check_toml
+from primebeaker.config import CheckReport, TomlDocument, check_toml, kind_of_toml
 from primebeaker.errors import Mistakes, UserError, UserErrors
 from primebeaker.launch.data import check_data_paths, existing_checkpoints, missing_datasets, outside_mount
 from primebeaker.launch.environment import UserEnvironment, check_user_environment, merge_default_secrets
@@ -119,6 +119,7 @@ class _Planner:
         secrets = self._secrets(user)
         try:
             document = self._document()
+            self._check_kind(document)
         except UserError as error:
             self.mistakes.add(error)
             raise self._all() from None
@@ -195,6 +196,19 @@ class _Planner:
         if self.extras.toml_data is not None:
             return TomlDocument.from_bytes(self.extras.toml_data, path=self.settings.toml)
         return TomlDocument.from_path(self.settings.toml)
+
+    def _check_kind(self, document: TomlDocument) -> None:
+        """Refuse a TOML of the other kind: Prime-RL would, once the GPUs are paid for."""
+        telling = ("orchestrator", "trainer") if self.kind == "sft" else ("data",)
+        table = next((name for name in telling if name in document.values), None)
+        found = kind_of_toml(document.values)
+        if table is not None and found != self.kind:
+            raise UserError(
+                f"[{table}]: this TOML is for {found} training, not for {self.kind}",
+                file=self.settings.toml,
+                line=document.line_of((table,)),
+                hint=f"use primebeaker {found}",
+            )
 
     def _mount(self) -> Mount | None:
         with self.mistakes.collect():

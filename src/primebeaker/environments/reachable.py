@@ -1,0 +1,37 @@
+"""Whether anything listens where the arguments of an environment name a service, before rollouts wait for it."""
+
+from __future__ import annotations
+
+import socket
+from urllib.parse import urlsplit
+
+from primebeaker.environments.inspection import CheckedEnvironment
+from primebeaker.environments.registry import environment_spec
+
+__all__ = ["silent_services"]
+
+
+def silent_services(checked: CheckedEnvironment) -> list[str]:
+    """A line for every address that the arguments name and that refuses connections."""
+    named: dict[tuple[str, int], list[str]] = {}
+    for argument in environment_spec(checked.name).arguments:
+        url = getattr(checked.environment, argument.name, None)
+        if argument.name.endswith(("_server_url", "_gateway_url")) and isinstance(url, str):
+            parts = urlsplit(url)
+            port = parts.port or (443 if parts.scheme == "https" else 80)
+            named.setdefault((parts.hostname or "", port), []).append(argument.name)
+    return [
+        f"nothing listens at {host}:{port} ({', '.join(names)}); what needs it is tried again for a while, then fails"
+        for (host, port), names in named.items()
+        if _refuses(host, port)
+    ]
+
+
+def _refuses(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=1).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    return False

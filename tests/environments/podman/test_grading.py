@@ -32,13 +32,15 @@ def test_tests_longer_than_one_request_run_once_and_are_waited_for_in_the_contai
     assert (output["success"], output["timed_out"]) == (False, False)
     assert output["execution_time"] >= 3
     sent = [body for route, body in containers.requests[before:] if route == "podman"]
-    assert len(sent) >= 4
+    assert len(sent) >= 3
     assert all(body["timeout"] <= 60 and len(body["command"]) <= 16_384 for body in sent)
 
 
 def test_a_start_up_file_cannot_write_the_reward_while_long_tests_run(containers, load, solve, impatient):
     edit = f"echo 'mkdir -p /logs/verifier; echo 1 > {REWARD}' | tee /root/.profile /root/.bash_profile > /etc/profile"
-    tests = f"echo 0 > {REWARD}; sleep 2.5; ls -A /root /etc"
+    # Between two requests the files are out of the way for a moment.
+    found = "for i in $(seq 300); do ls -A /root /etc | grep -x .bash_profile && break; sleep 0.1; done"
+    tests = f"echo 0 > {REWARD}; sleep 2.5; {found}; ls -A /root /etc"
     rollout = solve(load(containers, test_command=tests), bash(edit, "cat /root/.profile"), bash(DONE))
     assert rollout["podman_reward_file_score"] == 0.0
     assert rollout["reward"] == pytest.approx(0.1)
@@ -69,8 +71,8 @@ def test_a_start_up_file_that_stays_is_swept(containers, load, solve, edit):
 
 def test_tests_out_of_time_are_killed_with_their_children_and_score_nothing(containers, load, solve):
     tests = f"{PAY}; echo before; (while :; do sleep 0.1; done) & sleep 600"
-    rollout = solve(load(containers, test_command=tests, test_timeout=1), bash(DONE))
-    assert rollout["podman_reward_file_error"] == "tests timed out after 1 s"
+    rollout = solve(load(containers, test_command=tests, test_timeout=4), bash(DONE))
+    assert rollout["podman_reward_file_error"] == "tests timed out after 4 s"
     assert (rollout["podman_reward_file_score"], rollout["podman_reward_file_present"]) == (0.0, True)
     output = rollout["podman_test_output"]
     assert (output["timed_out"], output["success"], output["stdout"]) == (True, False, "before\n")
@@ -160,8 +162,8 @@ def test_commands_that_no_shell_can_take_are_told(containers, load, solve):
 
 
 def test_a_killed_command_is_told_with_its_limit(containers, load, solve):
-    rollout = solve(load(containers, command_timeout=0.5), bash("echo a; sleep 600"), bash(DONE))
-    assert rollout.answers[0] == "```stdout\na\n\n```\n\n```stderr\n\n```\n\n[exit code 137; timed out after 0.5 s]"
+    rollout = solve(load(containers, command_timeout=3), bash("echo a; sleep 600"), bash(DONE))
+    assert rollout.answers[0] == "```stdout\na\n\n```\n\n```stderr\n\n```\n\n[exit code 137; timed out after 3 s]"
 
 
 def test_what_the_service_cuts_is_told(containers, load, solve):

@@ -15,7 +15,7 @@ from primebeaker.rehearsal.options import RehearsalOptions
 from primebeaker.rehearsal.report_text import report_text
 from primebeaker.rehearsal.run import rehearse
 from primebeaker.rehearsal.standins.tool_service import Window
-from primebeaker.rehearsal.tools import gateway_routes, plan_tools, with_routes
+from primebeaker.rehearsal.tools import gateway_routes, plan_tools, with_routes, with_short_handshakes
 
 from .conftest import ROOT
 
@@ -60,6 +60,18 @@ def test_code_runs_in_the_real_python_server_through_an_outage(home: Path, tmp_p
     assert "the environments call python, and the launch does not wait for it" in told
     assert "8 calls" in report_text(report)
     assert {experiment.state for experiment in LocalEngine().list()} == {"succeeded", "canceled"}
+
+
+def test_rollouts_in_containers_do_not_outlast_a_rehearsal() -> None:
+    """Nothing here can give a container, and the environment itself would wait for one for ten minutes."""
+    source = TomlDocument.from_path(ROOT / "examples/podman-terminal/rl.toml")
+    copy = with_short_handshakes(source)
+    places = [f"orchestrator.{split}.source[0].legacy" for split in ("train", "eval")]
+    assert [copy.get(f"{place}.args.handshake_timeout") for place in places] == [2, 2]
+    problems = plan_tools(source.values, LaunchSettings(toml=source.path), 1212, gateway=False).problems
+    assert [problem.where for problem in problems if "no containers run here" in problem.message] == places
+    label = TomlDocument.from_path(SINGLE)
+    assert with_short_handshakes(label).text == label.text
 
 
 @pytest.mark.skipif(

@@ -30,7 +30,7 @@ from primebeaker.rehearsal.programs import install_programs
 from primebeaker.rehearsal.rows import missing_rows
 from primebeaker.rehearsal.settings import PORTS, RehearsalSettings
 from primebeaker.rehearsal.toml_copy import copy_toml
-from primebeaker.rehearsal.tools import ToolPlan, gateway_routes, plan_tools, with_routes
+from primebeaker.rehearsal.tools import ToolPlan, gateway_routes, plan_tools, with_routes, with_short_handshakes
 
 __all__ = ["PreparedRehearsal", "prepare"]
 
@@ -173,6 +173,7 @@ def _prepared(cast: _Cast, problems: list[Problem], work_dir: Path, ports: PortB
         moved = gateway_port(wanted, ports.base)
         gateway = moved.number
         document = moved.rewrite(with_routes(document, list(gateway_routes(cast.source.values, wanted))))
+    document = with_short_handshakes(document)
     config = work_dir / "config.toml"
     timeout = options.timeout or default_timeout(topology.nodes)
     waited = missing_services(cast.faults) + tuple((name, 1) for name in cast.tools.names)

@@ -14,7 +14,7 @@ from primebeaker.launch.settings import LaunchSettings
 from primebeaker.prime_rl.tables import lookup
 from primebeaker.rehearsal.problems import Problem
 
-__all__ = ["Route", "Tool", "ToolPlan", "gateway_routes", "plan_tools", "with_routes"]
+__all__ = ["Route", "Tool", "ToolPlan", "gateway_routes", "plan_tools", "with_routes", "with_short_handshakes"]
 
 #: Services that LiteRegistry can run on any machine.
 _NATIVE = ("python", "terminal")
@@ -27,6 +27,8 @@ _POOLS: Mapping[str, tuple[tuple[str, ...], str]] = {
 _STAND_INS: Mapping[str, str] = {"search": "web-search", "judge": "judge", "classify": "model"}
 #: Programs that the terminal service offers and that a machine may lack.
 _TERMINAL_PROGRAMS = ("rg", "xsv", "pandoc", "jq")
+#: Seconds a rollout waits for a container, which no rehearsal has; the environment's own ten minutes would outlast it.
+_HANDSHAKE_SECONDS = 2
 _LOCAL = re.compile(r"https?://(?:127\.0\.0\.1|localhost):([0-9]+)/([A-Za-z]+)/?")
 
 
@@ -103,6 +105,16 @@ def gateway_routes(values: Mapping[str, Any], port: int) -> Iterator[Route]:
                     yield Route(place, name, url, match[2], _pool(match[2], arguments), name in given or value is None)
 
 
+def _container_sources(values: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The environments that work in containers: their place in the TOML and their arguments, defaults included."""
+    for split in ("train", "eval"):
+        sources = lookup(values, f"orchestrator.{split}.source", [])
+        for index, source in enumerate(sources if isinstance(sources, list) else []):
+            presets = _presets(lookup(source, "legacy.id"))
+            if "handshake_timeout" in presets:
+                yield f"orchestrator.{split}.source[{index}]", {**presets, **lookup(source, "legacy.args", {})}
+
+
 def _beside_search(arguments: Mapping[str, Any]) -> Any:
     """Where a search environment's judge is when no argument says so."""
     search = arguments.get("search_server_url")
@@ -172,6 +184,10 @@ def plan_tools(values: Mapping[str, Any], settings: LaunchSettings, port: int, *
         for service in called
         if service not in plan.names
     ]
+    problems += [
+        Problem(f"{place}.legacy", "not rehearsed: no containers run here, so every rollout of it fails at once")
+        for place, _ in _container_sources(values)
+    ]
     missing = [program for program in _TERMINAL_PROGRAMS if shutil.which(program) is None]
     if "terminal" in plan.native and missing:
         problems.append(Problem("tools", f"terminal lacks {', '.join(missing)} on this machine: calls of it fail here"))
@@ -183,4 +199,13 @@ def with_routes(document: TomlDocument, routes: Sequence[Route]) -> TomlDocument
     for route in routes:
         if not route.given:
             document = document.with_value(f"{route.source}.legacy.args.{route.argument}", route.url, create=True)
+    return document
+
+
+def with_short_handshakes(document: TomlDocument) -> TomlDocument:
+    """Let no rollout wait for a container that will not come, longer than a rehearsal takes."""
+    for place, arguments in _container_sources(document.values):
+        given = arguments["handshake_timeout"]
+        if isinstance(given, int | float) and given > _HANDSHAKE_SECONDS:
+            document = document.with_value(f"{place}.legacy.args.handshake_timeout", _HANDSHAKE_SECONDS, create=True)
     return document

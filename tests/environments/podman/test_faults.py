@@ -111,7 +111,7 @@ def test_a_service_that_is_not_there_yet_is_waited_for(load, solve, service, no_
 
 
 def test_a_lost_reply_is_asked_for_again_counted_and_left_to_the_reaper(service, load, solve, no_pauses, caplog):
-    made = service(faults=first(2, DROPPED_AFTER, "handshake"), session_idle_timeout=0.2, janitor_interval=0.1)
+    made = service(faults=first(2, DROPPED_AFTER, "handshake"), session_idle_timeout=6.0, janitor_interval=0.2)
     env = load(made)
     rollout = solve(env, bash(DONE))
     assert rollout["reward"] == pytest.approx(1.1)

@@ -19,7 +19,7 @@ def test_faults_under_load(service, load, monkeypatch, rollouts):
     monkeypatch.setattr(session, "backoff_sleep", shorter)
     faults, injected = one_in_ten(seed=7)
     answer = obedient("1", say=lambda container, command: f"{container} {command}\n")
-    made = service(answer, faults=faults, session_idle_timeout=3.0, janitor_interval=0.5)
+    made = service(answer, faults=faults, session_idle_timeout=6.0, janitor_interval=0.5)
     env = load(made, podman_failure_policy="error", max_retries=6)
     result = stress(env, made, rollouts, request_timeout=4.0 if rollouts < 100 else 8.0)
 

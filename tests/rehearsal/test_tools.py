@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 from pathlib import Path
 
 import pytest
@@ -63,13 +64,29 @@ def test_code_runs_in_the_real_python_server_through_an_outage(home: Path, tmp_p
 
 
 def test_rollouts_in_containers_do_not_outlast_a_rehearsal() -> None:
-    """Nothing here can give a container, and the environment itself would wait for one for ten minutes."""
+    """Where no Podman service is, the environment itself would wait for a container for ten minutes."""
     source = TomlDocument.from_path(ROOT / "examples/podman-terminal/rl.toml")
-    copy = with_short_handshakes(source)
-    places = [f"orchestrator.{split}.source[0].legacy" for split in ("train", "eval")]
-    assert [copy.get(f"{place}.args.handshake_timeout") for place in places] == [2, 2]
-    problems = plan_tools(source.values, LaunchSettings(toml=source.path), 1212, gateway=False).problems
-    assert [problem.where for problem in problems if "no containers run here" in problem.message] == places
+    places = [f"orchestrator.{split}.source[0].legacy.args" for split in ("train", "eval")]
+    with socket.socket() as service:
+        # Bound, so that nobody else comes to listen there.
+        service.bind(("127.0.0.1", 0))
+        port = service.getsockname()[1]
+        for place in places:
+            source = source.with_value(f"{place}.podman_gateway_url", f"http://127.0.0.1:{port}", create=True)
+
+        def told(gateway_port: int, *, gateway: bool) -> list[str]:
+            plan = plan_tools(source.values, LaunchSettings(toml=source.path), gateway_port, gateway=gateway)
+            return [problem.where for problem in plan.problems if "no Podman service is at" in problem.message]
+
+        urls = [f"{place}.podman_gateway_url" for place in places]
+        copy = with_short_handshakes(source)
+        assert [copy.get(f"{place}.handshake_timeout") for place in places] == [2, 2]
+        assert told(1212, gateway=False) == urls
+        service.listen()
+        assert with_short_handshakes(source).text == source.text
+        assert told(1212, gateway=True) == []
+        # The rehearsal's own gateway takes the place of what listens there.
+        assert told(port, gateway=True) == urls
     label = TomlDocument.from_path(SINGLE)
     assert with_short_handshakes(label).text == label.text
 

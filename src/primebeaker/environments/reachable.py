@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import socket
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from primebeaker.environments.inspection import CheckedEnvironment
 from primebeaker.environments.registry import environment_spec
 
-__all__ = ["silent_services"]
+if TYPE_CHECKING:
+    from primebeaker.environments.inspection import CheckedEnvironment
+
+__all__ = ["refuses", "silent_services"]
 
 
 def silent_services(checked: CheckedEnvironment) -> list[str]:
@@ -17,14 +20,22 @@ def silent_services(checked: CheckedEnvironment) -> list[str]:
     for argument in environment_spec(checked.name).arguments:
         url = getattr(checked.environment, argument.name, None)
         if argument.name.endswith(("_server_url", "_gateway_url")) and isinstance(url, str):
-            parts = urlsplit(url)
-            port = parts.port or (443 if parts.scheme == "https" else 80)
-            named.setdefault((parts.hostname or "", port), []).append(argument.name)
+            named.setdefault(_address(url), []).append(argument.name)
     return [
         f"nothing listens at {host}:{port} ({', '.join(names)}); what needs it is tried again for a while, then fails"
         for (host, port), names in named.items()
         if _refuses(host, port)
     ]
+
+
+def refuses(url: str) -> bool:
+    """Whether connections to an http(s) URL are refused; a host that does not answer at all is not known to refuse."""
+    return _refuses(*_address(url))
+
+
+def _address(url: str) -> tuple[str, int]:
+    parts = urlsplit(url)
+    return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
 
 
 def _refuses(host: str, port: int) -> bool:

@@ -7,8 +7,10 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from primebeaker.config import TomlDocument
+from primebeaker.environments.reachable import refuses
 from primebeaker.environments.registry import environment_spec
 from primebeaker.launch.settings import LaunchSettings
 from primebeaker.prime_rl.tables import lookup
@@ -105,14 +107,26 @@ def gateway_routes(values: Mapping[str, Any], port: int) -> Iterator[Route]:
                     yield Route(place, name, url, match[2], _pool(match[2], arguments), name in given or value is None)
 
 
-def _container_sources(values: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The environments that work in containers: their place in the TOML and their arguments, defaults included."""
+def _without_containers(values: Mapping[str, Any], own_port: int | None = None) -> Iterator[tuple[str, Any, Any]]:
+    """The environments whose container service is not there: place in the TOML, its URL, seconds they would wait.
+
+    Args:
+        values: A training TOML.
+        own_port: Of the rehearsal's own gateway, which no Podman service is behind; None where there is none.
+    """
     for split in ("train", "eval"):
         sources = lookup(values, f"orchestrator.{split}.source", [])
         for index, source in enumerate(sources if isinstance(sources, list) else []):
             presets = _presets(lookup(source, "legacy.id"))
-            if "handshake_timeout" in presets:
-                yield f"orchestrator.{split}.source[{index}]", {**presets, **lookup(source, "legacy.args", {})}
+            arguments = {**presets, **lookup(source, "legacy.args", {})}
+            url = str(arguments.get("podman_gateway_url"))
+            if "handshake_timeout" in presets and (_is_local(url, own_port) or refuses(url)):
+                yield f"orchestrator.{split}.source[{index}]", url, arguments["handshake_timeout"]
+
+
+def _is_local(url: str, port: int | None) -> bool:
+    parts = urlsplit(url)
+    return parts.hostname in ("127.0.0.1", "localhost") and parts.port == port
 
 
 def _beside_search(arguments: Mapping[str, Any]) -> Any:
@@ -185,8 +199,12 @@ def plan_tools(values: Mapping[str, Any], settings: LaunchSettings, port: int, *
         if service not in plan.names
     ]
     problems += [
-        Problem(f"{place}.legacy", "not rehearsed: no containers run here, so every rollout of it fails at once")
-        for place, _ in _container_sources(values)
+        Problem(
+            f"{place}.legacy.args.podman_gateway_url",
+            f"not rehearsed: no Podman service is at {url} here, so every rollout fails at once",
+            "start one there, on a port other than --gateway-port, or pass --no-rollouts",
+        )
+        for place, url, _ in _without_containers(values, port if gateway or plan.names else None)
     ]
     missing = [program for program in _TERMINAL_PROGRAMS if shutil.which(program) is None]
     if "terminal" in plan.native and missing:
@@ -204,8 +222,7 @@ def with_routes(document: TomlDocument, routes: Sequence[Route]) -> TomlDocument
 
 def with_short_handshakes(document: TomlDocument) -> TomlDocument:
     """Let no rollout wait for a container that will not come, longer than a rehearsal takes."""
-    for place, arguments in _container_sources(document.values):
-        given = arguments["handshake_timeout"]
+    for place, _, given in _without_containers(document.values):
         if isinstance(given, int | float) and given > _HANDSHAKE_SECONDS:
             document = document.with_value(f"{place}.legacy.args.handshake_timeout", _HANDSHAKE_SECONDS, create=True)
     return document

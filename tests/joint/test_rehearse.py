@@ -16,6 +16,7 @@ from tests.ports import free_block
 from primebeaker.joint.rehearse import STAND_IN_TOKEN, rehearse_run
 from primebeaker.local import LocalEngine
 from primebeaker.rehearsal.options import RehearsalOptions
+from primebeaker.rehearsal.report_text import report_text
 
 from .processes import watched
 
@@ -51,6 +52,7 @@ def test_the_training_waits_for_real_services_uses_them_and_stops_them(
         report = rehearse_run(config, options, engine=engine)
     assert report["ok"], report["failure"]
     assert report["services"]["stopped_by_training"] is True
+    assert report_text(report).endswith(f"primebeaker run launch --config {config}")
     # Both replicas are given the token, as on Beaker; no process they start has it, the leader's stop call excepted.
     # Rehearsals of other tests may run beside this one.
     stop_call = f"stop {report['services']['experiment_id']}"

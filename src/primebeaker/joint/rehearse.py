@@ -62,8 +62,8 @@ def rehearse_run(
         progress: Takes one line of progress at a time.
 
     Returns:
-        The training's report with ``services`` in it: which ran natively, which stand-ins ran and how often they were
-        asked, and whether the training stopped them.
+        The training's report with ``run_file`` and ``services`` in it: which ran natively, which stand-ins ran and how
+        often they were asked, and whether the training stopped them.
 
     Raises:
         UserError: A mistake found before anything was started.
@@ -91,7 +91,7 @@ def rehearse_run(
         report = run_prepared(prepared, chosen, progress)
         stopped = _stopped_by_training(chosen, services.experiment_id) if file.lifecycle.cleanup else None
         report["problems"] += [problem.as_dict() for problem in failures_of(services, chosen)]
-        return _report(report, services, stopped)
+        return {"run_file": str(path), **_report(report, services, stopped)}
 
 
 def _stop(engine: LocalEngine, name: str) -> None:

@@ -144,7 +144,9 @@ def _next(report: Mapping[str, Any]) -> list[str]:
         return [f"primebeaker rl resume --from-experiment {report['experiment_id']} --engine local --rehearse"]
     if not report["ok"]:
         return [f"primebeaker logs {report['experiment_id']} --engine local"]
-    return [f"primebeaker {kind} preview --toml {toml}", f"primebeaker {kind} submit --toml {toml}"]
+    if "run_file" in report:
+        return [f"primebeaker run {word} --config {_short(report['run_file'])}" for word in ("preview", "launch")]
+    return [f"primebeaker {kind} {word} --toml {toml}" for word in ("preview", "submit")]
 
 
 def _short(path: str) -> str:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from primebeaker.cli import main
 from primebeaker.errors import UserError
 from primebeaker.launch.settings import LaunchSettings
+from primebeaker.rehearsal import report
 from primebeaker.rehearsal.options import RehearsalOptions
 from primebeaker.rehearsal.prepare import prepare
 
@@ -56,3 +59,10 @@ def test_another_working_directory_is_where_relative_data_lie(tmp_path: Path, mo
     prepared = prepare("sft", LaunchSettings(toml=toml, working_dir=ROOT), options)
     assert f'name = "{ROOT / "examples/sft/data"}"' in (tmp_path / "work/config.toml").read_text()
     prepared.remove()
+
+
+def test_the_verdict_does_not_announce_lines_that_stand_elsewhere() -> None:
+    followed: Any = SimpleNamespace(left=0, timed_out=False)
+    failure = {"cause": "orchestrator on rank 0 ended with 1; last lines of /run/orchestrator.log:"}
+    verdict = report._verdict(followed, followed, [], failure, [])
+    assert verdict == "the run failed: orchestrator on rank 0 ended with 1"

@@ -130,7 +130,8 @@ def _verdict(
     if followed.timed_out:
         return f"not done after {prepared.timeout:g} s"
     if failure is not None:
-        return f"the run failed: {failure['cause']}"
+        # The lines themselves stand under what went wrong.
+        return f"the run failed: {failure['cause'].partition('; last lines of ')[0]}"
     return f"the whole topology came up, ran {len(steps)} steps and ended well"
 
 

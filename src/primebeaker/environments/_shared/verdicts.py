@@ -16,6 +16,7 @@ _TEXT = f"{WHITE_SPACE_PATTERN}{STRING_PATTERN}{WHITE_SPACE_PATTERN}"
 _MEMBER = f"{_TEXT}:{_TEXT}"
 # The form of a verdict object, whatever its keys are called.
 _TWO_TEXTS = re.compile(rf"\{{{_MEMBER},{_MEMBER}\}}")
+_SHORTEST = len('{"feedback":"f","label":"l"}')
 
 
 class Verdict(NamedTuple):
@@ -73,6 +74,8 @@ def final_verdict(text: str) -> Verdict | None:
         return None
     verdicts = []
     for start, end in json_spans(text):
+        if end - start < _SHORTEST:
+            continue
         candidate = _TWO_TEXTS.fullmatch(text, start, end)
         if candidate and (verdict := _verdict_object(candidate[0])):
             verdicts.append(verdict)

@@ -9,7 +9,15 @@ from typing import Any
 
 from primebeaker.json_keys import RepeatedKey, unique_keys
 
-__all__ = ["PROMPT_COLUMNS", "RowFault", "answer_text", "judged_output", "normalized_row", "web_pages_of"]
+__all__ = [
+    "PROMPT_COLUMNS",
+    "RowFault",
+    "answer_text",
+    "decoded_info",
+    "judged_output",
+    "normalized_row",
+    "web_pages_of",
+]
 
 #: The columns that may hold the prompt; the first one that is present and not empty counts.
 PROMPT_COLUMNS = ("prompt", "messages", "question", "input")
@@ -134,15 +142,24 @@ def web_pages_of(row: Mapping[str, Any]) -> dict[str, str] | None:
     return {url: page for url, page in pages.items() if page is not None}
 
 
+def decoded_info(info: Any) -> Any:
+    """The column ``info``, decoded where it is JSON text.
+
+    Raises:
+        RowFault: The text is no JSON, or gives a key twice.
+    """
+    if not isinstance(info, str):
+        return info
+    try:
+        return json.loads(info, object_pairs_hook=unique_keys)
+    except RepeatedKey as error:
+        raise RowFault("info", str(error)) from None
+    except ValueError:
+        raise RowFault("info", "expected an object, or the JSON text of one") from None
+
+
 def _info(given: Any) -> Any:
-    info = {} if given is None else given
-    if isinstance(info, str):
-        try:
-            info = json.loads(info, object_pairs_hook=unique_keys)
-        except RepeatedKey as error:
-            raise RowFault("info", str(error)) from None
-        except ValueError:
-            raise RowFault("info", "expected an object, or the JSON text of one") from None
+    info = {} if given is None else decoded_info(given)
     if not isinstance(info, Mapping):
         raise RowFault("info", f"expected an object, or the JSON text of one, found {_kind(info)}")
     if "oai_tools" in info:

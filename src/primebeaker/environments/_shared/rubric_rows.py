@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from primebeaker.environments._shared.behaviour import plain_message
-from primebeaker.environments._shared.rows import RowFault
+from primebeaker.environments._shared.rows import RowFault, decoded_info
 from primebeaker.json_keys import RepeatedKey, unique_keys
 
 __all__ = ["Rubric", "has_orphan_think_close", "prepared_row", "row_rubrics", "rubric_score", "sampled_rubrics"]
@@ -50,14 +50,7 @@ def prepared_row(row: Mapping[str, Any], *, place: str | None, position: int = 0
         prefix = None if place is None else f"{place}{position}"
         record_id = _record_id(row, place) or prefix or _digest({"prompt": prepared.get("prompt"), "rubrics": plain})
     prepared["answer"] = _compact({"record_id": record_id, "rubrics": plain})
-    info = row.get("info")
-    if isinstance(info, str):
-        try:
-            info = json.loads(info, object_pairs_hook=unique_keys)
-        except RepeatedKey as error:
-            raise RowFault("info", str(error)) from None
-        except ValueError:
-            raise RowFault("info", "expected an object, or the JSON text of one") from None
+    info = decoded_info(row.get("info"))
     prepared["info"] = {**(info if isinstance(info, Mapping) else {}), "rubrichub_record_id": record_id}
     return prepared
 
